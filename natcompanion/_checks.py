@@ -1,0 +1,61 @@
+"""Validation in one place: each helper returns its argument or raises a ValueError that says what to do."""
+
+import math
+
+import torch
+
+
+def floating(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Return ``x`` if it is a non-empty finite floating-point tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{name}: expected a torch.Tensor, got {type(x).__name__}; wrap it in torch.as_tensor")
+    if not x.is_floating_point():
+        raise ValueError(f"{name}: expected a floating-point tensor, got {x.dtype}; convert it with .double()")
+    if x.numel() == 0:
+        raise ValueError(f"{name}: expected at least one element, got an empty tensor of shape {tuple(x.shape)}")
+    bad = int((~torch.isfinite(x)).sum())
+    if bad:
+        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; remove them first")
+    return x
+
+
+def matrix(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Return ``x`` if it is a finite floating-point matrix."""
+    floating(x, name)
+    if x.ndim != 2:
+        raise ValueError(f"{name}: expected a matrix (two dimensions), got shape {tuple(x.shape)}")
+    return x
+
+
+def square(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Return ``x`` if it is a finite square matrix."""
+    matrix(x, name)
+    if x.shape[0] != x.shape[1]:
+        raise ValueError(f"{name}: expected a square matrix, got shape {tuple(x.shape)}")
+    return x
+
+
+def symmetric(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Return the symmetrized ``x`` if it is square and symmetric up to rounding."""
+    square(x, name)
+    gap, scale = float((x - x.mT).abs().max()), float(x.abs().max())
+    if gap > 100 * torch.finfo(x.dtype).eps * max(scale, torch.finfo(x.dtype).tiny) * math.sqrt(len(x)):
+        raise ValueError(
+            f"{name}: expected a symmetric matrix, got one that differs from its transpose by {gap:.3g} "
+            f"(largest entry {scale:.3g}); use (A + A.T) / 2 if that is rounding"
+        )
+    return (x + x.mT) / 2
+
+
+def non_negative(value: float, name: str) -> float:
+    """Return ``value`` if it is a finite number >= 0."""
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name}: expected a finite number >= 0, got {value!r}")
+    return float(value)
+
+
+def positive(value: float, name: str) -> float:
+    """Return ``value`` if it is a finite number > 0."""
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}: expected a finite number > 0, got {value!r}")
+    return float(value)

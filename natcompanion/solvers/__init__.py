@@ -1,0 +1,3 @@
+"""Solvers for the linear systems of natural-gradient methods."""
+
+__all__: list[str] = []

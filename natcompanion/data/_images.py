@@ -1,0 +1,117 @@
+"""From raw arrays to tensors: order the examples, pick some, scale the pixels, resize by area averaging."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+SPLITS = ("train", "validation", "test", "train+validation", "all")
+
+
+def whole(value: int, name: str, low: int, high: int | None = None) -> int:
+    """Return ``value`` if it is an integer in ``low..high``."""
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not integer or value < low or (high is not None and value > high):
+        wanted = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
+        raise ValueError(f"{name}: expected {wanted}, got {value!r}")
+    return int(value)
+
+
+def area_average(images: torch.Tensor, size: int) -> torch.Tensor:
+    """Resize square images by averaging over the area that each new pixel covers.
+
+    A pixel is read as a constant on its square, so the result is exact for every size, also for sizes that do not
+    divide the old one and for larger ones. The mean of an image does not change.
+
+    Parameters
+    ----------
+    images : Tensor, shape (..., s, s)
+        Square images.
+    size : int
+        The new side length.
+
+    Returns
+    -------
+    Tensor, shape (..., size, size)
+    """
+    size, old = whole(size, "size", 1), images.shape[-1]
+    if size == old:
+        return images
+    edges = torch.arange(size + 1, dtype=torch.float64) * old / size
+    cells = torch.arange(old, dtype=torch.float64)
+    overlap = torch.minimum(edges[1:, None], cells + 1) - torch.maximum(edges[:-1, None], cells)
+    weights = overlap.clamp(min=0) * size / old
+    return (weights @ images.double() @ weights.T).to(images.dtype)
+
+
+def spread(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Shuffle so that every start of the order holds the classes in proportion.
+
+    Parameters
+    ----------
+    labels : ndarray, shape (n,)
+    seed : int
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        A permutation of ``0..n-1``. With classes of equal size, their counts in a prefix differ by at most one.
+    """
+    rng = np.random.default_rng(whole(seed, "seed", 0))
+    key, place = rng.random(len(labels)), rng.random(len(labels))
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        members = members[np.argsort(key[members])]
+        place[members] = (np.arange(len(members)) + place[members]) / len(members)
+    return np.argsort(place, kind="stable")
+
+
+def choose(
+    labels: np.ndarray,
+    *,
+    n: int | None,
+    split: str,
+    seed: int,
+    classes: Sequence[int] | None,
+    train: int,
+    validation: int,
+    official_test: int = 0,
+) -> np.ndarray:
+    """Return the indices of the wanted examples: first the split, then the classes, then the first ``n``.
+
+    ``train`` and ``validation`` are the sizes of these splits. The test split is the rest, or the last
+    ``official_test`` examples if the set comes with a test part of its own.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
+    own = len(labels) - official_test
+    order = spread(labels[:own], seed)
+    if split == "all":
+        order = spread(labels, seed)
+    elif split == "test":
+        order = own + spread(labels[own:], seed) if official_test else order[train + validation :]
+    else:
+        ends = {"train": (0, train), "validation": (train, train + validation), "train+validation": (0, train + validation)}
+        order = order[slice(*ends[split])]
+    if classes is not None:
+        order = order[np.isin(labels[order], _known_classes(classes, labels))]
+    return order if n is None else order[: whole(n, "n", 1, len(order))]
+
+
+def _known_classes(classes: Sequence[int], labels: np.ndarray) -> list[int]:
+    known = np.unique(labels).tolist()
+    wanted = list(classes) if isinstance(classes, (Sequence, np.ndarray)) and not isinstance(classes, str) else [classes]
+    if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(known):
+        raise ValueError(f"classes: expected different labels out of {known}, got {classes!r}")
+    return wanted
+
+
+def to_tensors(
+    pixels: np.ndarray, labels: np.ndarray, size: int, dtype: torch.dtype | None, white: float = 255.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale pixels to [0, 1], resize them, and return images and int64 labels."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype: expected a floating-point dtype, got {dtype}; images are scaled to [0, 1]")
+    images = area_average(torch.from_numpy(pixels).double() / white, size)
+    return images.to(dtype), torch.from_numpy(labels.astype(np.int64))

@@ -1,0 +1,28 @@
+"""Experiments: one frozen dataclass of settings and one function each; one module per paper.
+
+A module of this package registers its experiments like this::
+
+    @dataclass(frozen=True, kw_only=True)
+    class Figure1(Settings):
+        rate: float = 0.1
+        steps: int = 50
+
+    @experiment("whitening_figure1", quick=Figure1(), paper=Figure1(steps=10_000))
+    def figure1(settings: Figure1) -> dict:
+        \"\"\"Steps to a KL of 1e-4 along the plain and the natural gradient.\"\"\"
+        noise = torch.randn(3, generator=settings.generator())
+        return {"plain": 7833, "natural": 50}
+
+``run("whitening_figure1")`` runs it once, ``sweep("whitening_figure1", "paper", seeds=range(5))`` stores records in
+``book/results/whitening_figure1.paper.json``, and ``load("whitening_figure1", "paper")`` reads them.
+"""
+
+from ._records import Result, results_folder
+from ._registry import Experiment, Settings, experiment, get, names
+from ._results import Interval, Results, interval, load
+from ._sweep import default_workers, run, sweep
+
+__all__ = [
+    "Experiment", "Interval", "Result", "Results", "Settings", "default_workers", "experiment", "get", "interval",
+    "load", "names", "results_folder", "run", "sweep",
+]  # fmt: skip

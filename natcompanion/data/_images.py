@@ -113,5 +113,7 @@ def to_tensors(
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if not dtype.is_floating_point:
         raise ValueError(f"dtype: expected a floating-point dtype, got {dtype}; images are scaled to [0, 1]")
-    images = area_average(torch.from_numpy(pixels).double() / white, size)
-    return images.to(dtype), torch.from_numpy(labels.astype(np.int64))
+    images = [
+        area_average(chunk.double() / white, size).to(dtype) for chunk in torch.from_numpy(pixels).split(5000)
+    ]
+    return torch.cat(images), torch.from_numpy(labels.astype(np.int64))

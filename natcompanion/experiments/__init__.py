@@ -17,12 +17,12 @@ A module of this package registers its experiments like this::
 ``book/results/whitening_figure1.paper.json``, and ``load("whitening_figure1", "paper")`` reads them.
 """
 
-from ._records import Result, results_folder
+from ._records import Result, book_folder, results_folder
 from ._registry import Experiment, Settings, experiment, get, names
 from ._results import Interval, Results, interval, load
 from ._sweep import default_workers, run, sweep
 
 __all__ = [
-    "Experiment", "Interval", "Result", "Results", "Settings", "default_workers", "experiment", "get", "interval",
+    "Experiment", "Interval", "Result", "Results", "Settings", "book_folder", "default_workers", "experiment", "get", "interval",
     "load", "names", "results_folder", "run", "sweep",
 ]  # fmt: skip

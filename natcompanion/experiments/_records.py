@@ -94,6 +94,14 @@ def loads(text: str) -> object:
     return json.loads(text, object_hook=revive, parse_constant=not_json)
 
 
+def book_folder(name: str) -> Path | None:
+    """Return ``book/<name>`` of the checkout this package runs from or of a folder above the current one, if any."""
+    for root in (Path(__file__).resolve().parents[2], Path.cwd(), *Path.cwd().parents):
+        if (root / "book" / name).is_dir():
+            return root / "book" / name
+    return None
+
+
 def results_folder() -> Path:
     """Return the folder of stored results.
 
@@ -102,10 +110,7 @@ def results_folder() -> Path:
     """
     if chosen := os.environ.get("NATCOMPANION_RESULTS"):
         return Path(chosen)
-    for root in (Path(__file__).resolve().parents[2], Path.cwd(), *Path.cwd().parents):
-        if (root / "book" / "results").is_dir():
-            return root / "book" / "results"
-    return Path.cwd() / "results"
+    return book_folder("results") or Path.cwd() / "results"
 
 
 def path_of(experiment: str, preset: str, folder: Path | None = None) -> Path:

@@ -1,0 +1,189 @@
+"""The schema of the ledgers: what an entry holds, and what makes it wrong."""
+
+import re
+from dataclasses import MISSING, dataclass, fields
+
+VERDICTS = ("reproduced", "partly", "not reproduced", "not testable here")
+STATUSES = ("verified", "verified with correction", "definition")
+SEVERITIES = ("misprint", "ambiguous", "wrong", "garbled")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper of the book; ``equations`` is the number of its numbered ones, once the ledger holds them all."""
+
+    title: str
+    authors: str
+    year: str
+    equations: int | None = None
+
+
+PAPERS = {
+    "whitening": Paper("The Natural Gradient by Analogy to Signal Whitening", "Sohl-Dickstein", "2012", 45),
+    "revisiting": Paper("Revisiting Natural Gradient for Deep Networks", "Pascanu and Bengio", "2013"),
+    "prong": Paper("Natural Neural Networks", "Desjardins et al.", "2015"),
+    "rfim": Paper("Relative Natural Gradient for Learning Large Complex Models", "Sun and Nielsen", "2016"),
+    "boltzmann": Paper("Natural Boltzmann Machines", "Millea", "undated"),
+}
+
+
+class LedgerError(ValueError):
+    """A ledger file or entry that does not follow the schema."""
+
+
+def _one_of(entry: object, name: str, allowed: tuple[str, ...]) -> None:
+    if (value := getattr(entry, name)) not in allowed:
+        raise LedgerError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def _text(entry: object, *names: str, optional: bool = False) -> None:
+    for name in names:
+        value = getattr(entry, name)
+        if not (isinstance(value, str) and value.strip()) and not (optional and value is None):
+            raise LedgerError(f"{name}: expected some text{' or null' if optional else ''}, got {value!r}")
+
+
+def _node(entry: object, name: str, optional: bool = False) -> None:
+    value = getattr(entry, name)
+    if value is None and optional:
+        return
+    if not (isinstance(value, str) and re.fullmatch(r"tests/[\w/]+\.py::\S.*", value)):
+        raise LedgerError(f"{name}: expected a pytest node id such as tests/test_x.py::test_y, got {value!r}")
+
+
+def _absent(entry: object, reason: str, *names: str) -> None:
+    if extra := [name for name in names if getattr(entry, name) is not None]:
+        raise LedgerError(f"{', '.join(extra)}: expected null, because {reason}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper and how it is settled: by a stored experiment, by a test, or not at all.
+
+    With ``experiment`` (``name.preset``), ``measure`` and ``criterion`` give the verdict. With ``test``, the test
+    asserts what ``verdict`` says. With neither, the verdict is ``not testable here``. A claim that is not
+    ``reproduced`` has a ``note`` that says why.
+    """
+
+    id: str
+    paper: str
+    where: str
+    claim: str
+    paper_value: str | int | float | None
+    verdict: str
+    experiment: str | None = None
+    measure: str | None = None
+    criterion: dict[str, str] | None = None
+    test: str | None = None
+    unit: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of(self, "paper", tuple(PAPERS))
+        _one_of(self, "verdict", VERDICTS)
+        _text(self, "id", "where", "claim")
+        _text(self, "experiment", "measure", "unit", "note", optional=True)
+        _node(self, "test", optional=True)
+        if not re.fullmatch(rf"{self.paper}-[a-z0-9-]+", self.id):
+            raise LedgerError(f"id: expected {self.paper}-… in lower case with hyphens, got {self.id!r}")
+        if self.verdict != "reproduced" and not self.note:
+            raise LedgerError(f"note: expected the reason, because the verdict is {self.verdict!r}")
+        self._check_evidence()
+
+    def _check_evidence(self) -> None:
+        if self.experiment is None:
+            _absent(self, "there is no experiment", "measure", "criterion", "unit")
+            if (self.test is None) != (self.verdict == "not testable here"):
+                raise LedgerError("expected an experiment or a test, or else the verdict 'not testable here'")
+            return
+        _absent(self, "there is an experiment", "test")
+        _text(self, "measure")
+        if self.verdict == "not testable here":
+            raise LedgerError("verdict: 'not testable here' has no experiment")
+        if not re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", self.experiment):
+            raise LedgerError(f"experiment: expected name.preset, got {self.experiment!r}")
+        rules = self.criterion
+        if not isinstance(rules, dict) or "reproduced" not in rules or set(rules) - {"reproduced", "partly"}:
+            raise LedgerError(f"criterion: expected the keys reproduced and perhaps partly, got {rules!r}")
+        if bad := [rule for rule in rules.values() if not isinstance(rule, str)]:
+            raise LedgerError(f"criterion: expected expressions as text, got {bad[0]!r}")
+
+
+@dataclass(frozen=True)
+class Equation:
+    """A numbered equation, the function that computes it and the test that binds them.
+
+    ``function`` and ``test`` may be null for a ``definition`` only. ``correction`` says what is corrected.
+    """
+
+    paper: str
+    number: int | str
+    says: str
+    status: str
+    function: str | None
+    test: str | None
+    correction: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of(self, "paper", tuple(PAPERS))
+        _one_of(self, "status", STATUSES)
+        _text(self, "says")
+        _text(self, "function", "correction", optional=True)
+        _node(self, "test", optional=self.status == "definition")
+        if isinstance(self.number, bool) or not isinstance(self.number, (int, str)):
+            raise LedgerError(f"number: expected a number or a label, got {self.number!r}")
+        if self.function is None and self.status != "definition":
+            raise LedgerError(f"function: expected natcompanion.…, because the status is {self.status!r}")
+        if self.function is not None and not re.fullmatch(r"natcompanion(\.\w+)+", self.function):
+            raise LedgerError(f"function: expected a dotted path natcompanion.…, got {self.function!r}")
+        if (self.status == "verified with correction") != (self.correction is not None):
+            raise LedgerError("correction: expected for the status 'verified with correction', and only there")
+
+    @property
+    def id(self) -> str:
+        """Paper and number."""
+        return f"{self.paper} {self.number}"
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """A place where a paper as printed is wrong, ambiguous or garbled.
+
+    ``evidence`` is a test that fails for the printed form and passes for the right one.
+    """
+
+    paper: str
+    where: str
+    printed: str
+    right: str
+    evidence: str
+    severity: str
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of(self, "paper", tuple(PAPERS))
+        _one_of(self, "severity", SEVERITIES)
+        _text(self, "where", "printed", "right")
+        _text(self, "note", optional=True)
+        _node(self, "evidence")
+
+    @property
+    def id(self) -> str:
+        """Paper, place and the printed form."""
+        return f"{self.paper} {self.where}: {self.printed}"
+
+
+LEDGERS = {"claims": Claim, "equations": Equation, "errata": Erratum}
+Entry = Claim | Equation | Erratum
+
+
+def build(kind: type[Entry], entry: object) -> Entry:
+    """Return the checked entry of one ledger."""
+    if not isinstance(entry, dict):
+        raise LedgerError(f"expected keys and values, got {entry!r}")
+    known = {field.name: field.default is MISSING for field in fields(kind)}
+    if unknown := [str(key) for key in entry if key not in known]:
+        raise LedgerError(f"unknown key {', '.join(unknown)}; the keys are {', '.join(known)}")
+    if missing := [key for key, required in known.items() if required and key not in entry]:
+        raise LedgerError(f"missing key {', '.join(missing)}")
+    return kind(**entry)

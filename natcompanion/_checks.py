@@ -15,7 +15,7 @@ def floating(x: torch.Tensor, name: str) -> torch.Tensor:
         raise ValueError(f"{name}: expected at least one element, got an empty tensor of shape {tuple(x.shape)}")
     bad = int((~torch.isfinite(x)).sum())
     if bad:
-        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; remove them first")
+        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; remove them")
     return x
 
 
@@ -38,7 +38,7 @@ def square(x: torch.Tensor, name: str) -> torch.Tensor:
 def symmetric(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return the symmetrized ``x`` if it is square and symmetric up to rounding."""
     square(x, name)
-    gap, scale = float((x - x.mT).abs().max()), float(x.abs().max())
+    gap, scale = float((x - x.mT).detach().abs().max()), float(x.detach().abs().max())
     if gap > 100 * torch.finfo(x.dtype).eps * max(scale, torch.finfo(x.dtype).tiny) * math.sqrt(len(x)):
         raise ValueError(
             f"{name}: expected a symmetric matrix, got one that differs from its transpose by {gap:.3g} "
@@ -59,3 +59,37 @@ def positive(value: float, name: str) -> float:
     if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number > 0, got {value!r}")
     return float(value)
+
+
+def vector(x: torch.Tensor, name: str, length: int) -> torch.Tensor:
+    """Return ``x`` if it is a finite floating-point vector of this length."""
+    floating(x, name)
+    if x.shape != (length,):
+        raise ValueError(f"{name}: expected a vector of length {length}, got shape {tuple(x.shape)}")
+    return x
+
+
+def semidefinite_eigh(a: torch.Tensor, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ascending eigenvalues and eigenvectors of a symmetric matrix; negative rounding becomes 0.
+
+    ``dtype`` is the precision the matrix came in, float32 at best: a negative eigenvalue beyond
+    ``len(a) * finfo(dtype).eps`` times the largest modulus is refused.
+    """
+    values, vectors = torch.linalg.eigh(a)
+    slack = len(a) * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) * float(values.abs().max())
+    if float(values[0]) < -slack:
+        raise ValueError(
+            f"{name}: expected a positive semi-definite matrix, got the eigenvalue {float(values[0]):.3g} "
+            f"(largest {float(values[-1]):.3g}); check its sign and how it was estimated"
+        )
+    return values.clamp(min=0), vectors
+
+
+def full_rank(values: torch.Tensor, name: str, dtype: torch.dtype) -> None:
+    """Refuse ascending eigenvalues of a matrix that is singular at the precision ``dtype``."""
+    rank = int((values > len(values) * torch.finfo(dtype).eps * values[-1]).sum())
+    if rank < len(values):
+        raise ValueError(
+            f"{name}: expected a matrix of full rank, got numerical rank {rank} of {len(values)}; "
+            "use eps > 0, or remove constant and repeated directions first"
+        )

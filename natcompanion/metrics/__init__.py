@@ -1,3 +1,26 @@
 """Metrics on parameter space: Fisher matrices and their relatives, dense and matrix-free."""
 
-__all__: list[str] = []
+from natcompanion.metrics.dense import (
+    empirical_fisher,
+    fisher,
+    gauss_newton,
+    gradient_covariance,
+    monte_carlo_fisher,
+    per_example_gradients,
+)
+from natcompanion.metrics.energy import energy_metric, gradient_second_moment
+from natcompanion.metrics.matrix import block_diagonal, condition_number, diagonal
+
+__all__ = [
+    "block_diagonal",
+    "condition_number",
+    "diagonal",
+    "empirical_fisher",
+    "energy_metric",
+    "fisher",
+    "gauss_newton",
+    "gradient_covariance",
+    "gradient_second_moment",
+    "monte_carlo_fisher",
+    "per_example_gradients",
+]

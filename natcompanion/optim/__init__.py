@@ -1,3 +1,11 @@
 """Optimizers of the papers, as torch optimizers wherever a per-step rule allows."""
 
-__all__: list[str] = []
+from natcompanion.optim.natural_space import NaturalSpace, natural_space
+from natcompanion.optim.relative_gradient import RelativeGradient, natural_relative_gradient
+
+__all__ = [
+    "NaturalSpace",
+    "RelativeGradient",
+    "natural_relative_gradient",
+    "natural_space",
+]

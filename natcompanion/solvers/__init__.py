@@ -1,3 +1,9 @@
 """Solvers for the linear systems of natural-gradient methods."""
 
-__all__: list[str] = []
+from natcompanion.solvers.regularized import damped_solve, ridge_solve, stochastic_robust_inverse
+
+__all__ = [
+    "damped_solve",
+    "ridge_solve",
+    "stochastic_robust_inverse",
+]

@@ -1,0 +1,120 @@
+r"""Metrics made of per-example gradients of any scalar function: whitening Eqs. 31, 33 and 39."""
+
+from collections.abc import Callable
+
+import torch
+from torch.func import grad, vmap
+
+from natcompanion import _checks as check
+
+Params = torch.Tensor | dict[str, torch.Tensor] | tuple[torch.Tensor, ...] | list[torch.Tensor]
+
+
+def energy_metric(
+    energy: Callable[[Params, torch.Tensor], torch.Tensor],
+    params: Params,
+    x: torch.Tensor,
+    *,
+    centred: bool = False,
+) -> torch.Tensor:
+    r"""Return the metric of the energy approximation.
+
+    .. math:: G_{ij} = \frac1n \sum_x \frac{\partial E(x; \theta)}{\partial \theta_i}
+                                      \frac{\partial E(x; \theta)}{\partial \theta_j}
+
+    It leaves out the log partition function, and with it the mean of the energy gradient under the model. Where
+    that mean is far from 0, the Fisher matrix and this metric differ much; ``centred=True`` subtracts the mean
+    over the data instead, at the same cost.
+
+    Parameters
+    ----------
+    energy : callable
+        ``energy(params, x_i)`` -> scalar for one example, written with torch operations that ``vmap`` can batch.
+    params : Tensor, dict, tuple or list of Tensor
+        P parameters in all, flattened in their own order, each row-major.
+    x : Tensor, shape (n, ...)
+        The data, batch first.
+    centred : bool
+        Return the covariance of the gradients over the data (divisor n) instead of their second moment.
+
+    Returns
+    -------
+    Tensor, shape (P, P)
+        In the dtype of the parameters; averaged in float64.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`gradient_second_moment`.
+
+    Notes
+    -----
+    Source: whitening Eq. 33.
+    """
+    return gradient_second_moment(energy, params, x, centred=centred)
+
+
+def gradient_second_moment(
+    function: Callable[..., torch.Tensor], params: Params, *data: torch.Tensor, centred: bool = False
+) -> torch.Tensor:
+    r"""Return the average outer product of per-example gradients.
+
+    .. math:: G_{ij} = \left\langle \frac{\partial f(x; \theta)}{\partial \theta_i}
+                                    \frac{\partial f(x; \theta)}{\partial \theta_j} \right\rangle_{p(x)}
+
+    With ``function`` the log likelihood this is the Fisher information over the data (Eq. 31), with an energy it
+    is Eq. 33, with a loss Eq. 39.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(params, *example)`` -> scalar for one example, written with torch operations that ``vmap`` can
+        batch.
+    params : Tensor, dict, tuple or list of Tensor
+        P parameters in all, flattened in their own order, each row-major.
+    *data : Tensor, shape (n, ...)
+        One or more tensors with the same batch size, for instance inputs and targets.
+    centred : bool
+        Subtract the mean gradient first (divisor n).
+
+    Returns
+    -------
+    Tensor, shape (P, P)
+        In the dtype of the parameters; averaged in float64.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not floating point, a tensor is empty or holds NaN, or the batch sizes differ.
+
+    Notes
+    -----
+    Source: whitening Eqs. 31, 33, 39.
+    """
+    gradients = per_example_gradients(function, params, *data).double()
+    if centred:
+        gradients = gradients - gradients.mean(0)
+    return (gradients.mT @ gradients / len(gradients)).to(_leaves(params)[0].dtype)
+
+
+def per_example_gradients(
+    function: Callable[..., torch.Tensor], params: Params, *data: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradient of ``function(params, *example)`` for each example, shape (n, P).
+
+    Parameters, conventions and errors are those of :func:`gradient_second_moment`.
+    """
+    for leaf in _leaves(params):
+        check.floating(leaf, "params")
+    if not data or len({len(tensor) if tensor.ndim else -1 for tensor in data}) != 1:
+        raise ValueError(f"data: expected tensors with one batch size, got shapes {[tuple(t.shape) for t in data]}")
+    for tensor in data:
+        check.floating(tensor.double(), "data")
+    gradients = vmap(grad(function), in_dims=(None, *[0] * len(data)))(params, *data)
+    return torch.cat([leaf.reshape(len(data[0]), -1) for leaf in _leaves(gradients)], 1).detach()
+
+
+def _leaves(params: Params) -> list[torch.Tensor]:
+    if isinstance(params, torch.Tensor):
+        return [params]
+    return list(params.values()) if isinstance(params, dict) else list(params)

@@ -1,0 +1,112 @@
+r"""The natural gradient for a square matrix parameter: whitening Section 2.9."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from natcompanion import _checks as check
+
+
+def natural_relative_gradient(gradient: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
+    r"""Return the natural gradient of a function of a non-singular matrix.
+
+    .. math:: \tilde\nabla J(W) = \frac{\partial J}{\partial W} W^\top W
+
+    It belongs to the metric that is invariant to right multiplication: for the function
+    :math:`W \mapsto J(W Y^{-1})` at :math:`W Y` it is :math:`\tilde\nabla J(W)\, Y`. A descent step subtracts it.
+
+    Parameters
+    ----------
+    gradient : Tensor, shape (n, n)
+        The ordinary gradient at ``W``.
+    W : Tensor, shape (n, n)
+
+    Returns
+    -------
+    Tensor, shape (n, n)
+        Half precision is multiplied in float32; the dtype of ``W`` is kept.
+
+    Raises
+    ------
+    ValueError
+        If ``W`` or the gradient is not a finite square floating-point matrix, or the shapes differ.
+
+    Notes
+    -----
+    Source: whitening Eq. 43, as a gradient; the step in the direction printed there needs a minus sign.
+    """
+    if check.square(gradient, "gradient").shape != check.square(W, "W").shape:
+        raise ValueError(f"gradient: expected shape {tuple(W.shape)} like W, got {tuple(gradient.shape)}")
+    wide = torch.promote_types(W.dtype, torch.float32)
+    W_wide = W.to(wide)
+    return (gradient.to(wide) @ W_wide.mT @ W_wide).to(W.dtype)
+
+
+class RelativeGradient(Optimizer):
+    r"""Descend along the natural gradient of square matrices.
+
+    .. math:: W \leftarrow W - \mathrm{lr} \, \frac{\partial J}{\partial W} W^\top W
+
+    Every parameter is a square non-singular matrix with a step of its own. The path is equivariant: if the data x
+    become A x and the start W becomes :math:`W A^{-1}`, then every iterate W becomes :math:`W A^{-1}`.
+
+    Parameters
+    ----------
+    params : iterable of Tensor or of dict
+        Square matrices.
+    lr : float
+        Step size, at least 0.
+    momentum : float
+        In [0, 1): the step is a running sum, :math:`m \leftarrow \mathrm{momentum}\, m + \tilde\nabla J`. The sum
+        is equivariant too.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not a finite square floating-point matrix; if a gradient is not finite, in which case no
+        parameter is changed.
+
+    Notes
+    -----
+    Source: whitening Eqs. 43-44, with the minus sign that Eq. 43 leaves out.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of square matrices with options of its own."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            check.non_negative(group["lr"], "lr")
+            if check.non_negative(group["momentum"], "momentum") >= 1:
+                raise ValueError(f"momentum: expected a number in [0, 1), got {group['momentum']}")
+            for p in group["params"]:
+                check.square(p.detach(), "params")
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step; return the value of ``closure``, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        steps = [
+            (group, p, natural_relative_gradient(p.grad, p))
+            for group in self.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
+        for group, p, step in steps:
+            if group["momentum"]:
+                previous = self.state[p].get("momentum")
+                step = step if previous is None else group["momentum"] * previous + step
+                self.state[p]["momentum"] = step
+            p.sub_(group["lr"] * step)
+        return loss

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 
 from natcompanion import _checks as check
+from natcompanion.adaptive import EASI as EASI
 
 Kind = Literal["zca", "pca", "cholesky"]
 

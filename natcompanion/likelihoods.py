@@ -1,0 +1,193 @@
+"""Output models: what the last pre-activations ``r`` say about the target ``t``.
+
+Each likelihood knows, with respect to ``r`` of shape (n, o):
+
+* the mean of the target (the network's output ``y``), and ``-log p(t | r)`` per example;
+* the KL divergence between two outputs;
+* its Fisher matrix, as a product with a vector and as a root ``S`` with ``S @ S.mT`` equal to it.
+
+Everything is computed from ``r``, never by dividing by the output, so that confident outputs stay finite.
+The scale is that of :math:`\\mathrm{KL}(p_r \\| p_{r+\\delta}) \\approx \\tfrac12 \\delta^T F \\delta`.
+Half-precision inputs are computed in float32 and cast back.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, logsigmoid
+
+from natcompanion import _checks
+
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood"]
+
+
+class Likelihood(Protocol):
+    """What the metrics ask of an output model; write your own with these methods."""
+
+    def mean(self, r: torch.Tensor) -> torch.Tensor: ...
+
+    def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor: ...
+
+    def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor: ...
+
+    def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor: ...
+
+    def fisher_root(self, r: torch.Tensor) -> torch.Tensor: ...
+
+    def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    r"""Independent Gaussian targets with mean ``r`` and standard deviation ``beta``.
+
+    .. math:: p(t \mid r) = \prod_i \mathcal N(t_i \mid r_i, \beta^2), \qquad F = \beta^{-2} I.
+
+    Source: revisiting Eq. 23, 9 and 24. The paper prints :math:`\beta^2` where :math:`\beta^{-2}` is right.
+
+    Raises
+    ------
+    ValueError
+        If ``beta`` is not a positive number.
+    """
+
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive(self.beta, "beta")
+
+    def mean(self, r: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the target, ``r`` itself; (n, o)."""
+        return r
+
+    def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        """Return ``-log p(t | r)`` with its normalizing constant, per example; (n,)."""
+        z = (_like(t, r) - _wide(r)) / self.beta
+        return (0.5 * (z.square() + math.log(2 * math.pi * self.beta**2))).sum(-1).to(r.dtype)
+
+    def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        """Return KL(p_r || p_s) per example; (n,)."""
+        return (0.5 * ((_wide(r) - _wide(s)) / self.beta).square()).sum(-1).to(r.dtype)
+
+    def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        """Return F u for each example; ``u`` and the result have the shape of ``r``."""
+        return u / self.beta**2
+
+    def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
+        """Return S with ``S @ S.mT`` = F; (n, o, o)."""
+        return torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand(*r.shape, -1) / self.beta
+
+    def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Draw one target per example; (n, o)."""
+        return r + self.beta * torch.randn(r.shape, dtype=r.dtype, device=r.device, generator=generator)
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    r"""Independent binary targets with probability ``sigmoid(r)``.
+
+    .. math:: p(t \mid r) = \prod_i y_i^{t_i} (1-y_i)^{1-t_i}, \quad y = \sigma(r),
+              \qquad F = \operatorname{diag}\big(y (1-y)\big).
+
+    Targets are numbers in [0, 1]. Source: revisiting Eq. 25, 17 and 26.
+    """
+
+    def mean(self, r: torch.Tensor) -> torch.Tensor:
+        """Return the probability of a one; (n, o)."""
+        return torch.sigmoid(r)
+
+    def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        """Return ``-log p(t | r)``, the cross-entropy, per example; (n,)."""
+        t = _like(t, r)
+        if t.numel() and not bool(((t >= 0) & (t <= 1)).all()):
+            raise ValueError(
+                f"t: expected numbers in [0, 1], got {float(t.min()):.3g} to {float(t.max()):.3g}"
+            )
+        return binary_cross_entropy_with_logits(_wide(r), t, reduction="none").sum(-1).to(r.dtype)
+
+    def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        """Return KL(p_r || p_s) per example; (n,)."""
+        r_, s_ = _wide(r), _wide(s)
+        one = torch.sigmoid(r_) * (logsigmoid(r_) - logsigmoid(s_))
+        zero = torch.sigmoid(-r_) * (logsigmoid(-r_) - logsigmoid(-s_))
+        return (one + zero).sum(-1).to(r.dtype)
+
+    def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        """Return F u for each example; ``u`` and the result have the shape of ``r``."""
+        r_ = _wide(r)
+        return (torch.sigmoid(r_) * torch.sigmoid(-r_) * u).to(u.dtype)
+
+    def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
+        """Return S with ``S @ S.mT`` = F; (n, o, o)."""
+        r_ = _wide(r)
+        return torch.diag_embed((torch.sigmoid(r_) * torch.sigmoid(-r_)).sqrt()).to(r.dtype)
+
+    def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Draw one target of zeros and ones per example; (n, o)."""
+        return torch.bernoulli(torch.sigmoid(_wide(r)), generator=generator).to(r.dtype)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    r"""One of ``o`` classes, with probabilities ``softmax(r)``.
+
+    .. math:: p(t \mid r) = y_t, \quad y = \operatorname{softmax}(r), \qquad F = \operatorname{diag}(y) - y y^T.
+
+    Targets are class numbers, an integer tensor of shape (n,). Source: revisiting Eq. 27, 19 and 28.
+    """
+
+    def mean(self, r: torch.Tensor) -> torch.Tensor:
+        """Return the class probabilities; (n, o)."""
+        return torch.softmax(_wide(r), -1).to(r.dtype)
+
+    def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        """Return ``-log p(t | r)``, the cross-entropy, per example; (n,)."""
+        if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.shape != r.shape[:-1]:
+            raise ValueError(
+                f"t: expected class numbers, an integer tensor of shape {tuple(r.shape[:-1])}, "
+                f"got {t.dtype} of shape {tuple(t.shape)}"
+            )
+        if t.numel() and not bool(((t >= 0) & (t < r.shape[-1])).all()):
+            raise ValueError(
+                f"t: expected class numbers from 0 to {r.shape[-1] - 1}, got {int(t.min())} to {int(t.max())}"
+            )
+        return cross_entropy(_wide(r), t.long(), reduction="none").to(r.dtype)
+
+    def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        """Return KL(p_r || p_s) per example; (n,)."""
+        log_p, log_q = torch.log_softmax(_wide(r), -1), torch.log_softmax(_wide(s), -1)
+        return (log_p.exp() * (log_p - log_q)).sum(-1).to(r.dtype)
+
+    def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        """Return F u for each example; ``u`` and the result have the shape of ``r``."""
+        y = torch.softmax(_wide(r), -1)
+        # F 1 = 0, so u may be shifted: measured from the likeliest class, no digits cancel when y is near 0 or 1.
+        v = u - u.gather(-1, y.argmax(-1, keepdim=True).expand(*u.shape[:-1], 1))
+        return (y * (v - (y * v).sum(-1, keepdim=True))).to(u.dtype)
+
+    def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
+        r"""Return S with ``S @ S.mT`` = F; (n, o, o): :math:`S_{ij} = (\delta_{ij} - y_i) \sqrt{y_j}`."""
+        y = torch.softmax(_wide(r), -1)
+        eye = torch.eye(r.shape[-1], dtype=y.dtype, device=y.device)
+        others = ((1 - eye) * y.unsqueeze(-2)).sum(-1)  # 1 - y, without cancellation
+        return ((torch.diag_embed(others) - y.unsqueeze(-1) * (1 - eye)) * y.sqrt().unsqueeze(-2)).to(r.dtype)
+
+    def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Draw one class number per example; (n,), int64."""
+        return torch.multinomial(torch.softmax(_wide(r), -1), 1, generator=generator).squeeze(-1)
+
+
+def _wide(r: torch.Tensor) -> torch.Tensor:
+    """Return ``r``, or ``r`` in float32 if it is in half precision."""
+    return r.float() if r.dtype in (torch.float16, torch.bfloat16) else r
+
+
+def _like(t: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Return the target in the computing dtype of ``r`` if it has its shape."""
+    if t.shape != r.shape:
+        raise ValueError(
+            f"t: expected the shape of the model's output {tuple(r.shape)}, got {tuple(t.shape)}"
+        )
+    return t.to(_wide(r).dtype)

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import grid_sample
 
 from natcompanion._checks import non_negative, positive
-from natcompanion.data._images import area_average, whole
+from natcompanion.data._images import area_average, floating_dtype, whole
 from natcompanion.data._sets import mnist
 
 BLOCK = 250  # digits are made in blocks of this size, so that digit k does not depend on how many are asked for
@@ -74,7 +74,7 @@ def deformed_digits(
     ValueError
         If an argument is out of range.
     """
-    n, start = whole(n, "n", 1), whole(start, "start", 0)
+    n, start, size, dtype = whole(n, "n", 1), whole(start, "start", 0), whole(size, "size", 1), floating_dtype(dtype)
     sizes = {"rotation": rotation, "scale": scale, "shear": shear, "shift": shift, "bend": bend}
     for name, value in sizes.items():
         non_negative(value, name)
@@ -88,8 +88,7 @@ def deformed_digits(
         wanted = slice(max(start - block * BLOCK, 0), start + n - block * BLOCK)
         parts.append((deform(images[index], matrix, move, field)[wanted], labels[index][wanted]))
     drawn = torch.cat([image for image, _ in parts])
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    return area_average(drawn, size).to(dtype), torch.cat([label for _, label in parts])
+    return area_average(drawn, size).clamp(0, 1).to(dtype), torch.cat([label for _, label in parts])
 
 
 def deform(images: torch.Tensor, matrix: torch.Tensor, move: torch.Tensor, field: torch.Tensor) -> torch.Tensor:
@@ -127,15 +126,16 @@ def _random_deformations(
     smoothness: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw A, the shift and the field for one block."""
-    uniform = 2 * torch.rand(BLOCK, 6, generator=generator) - 1
+    uniform = 2 * torch.rand(BLOCK, 6, generator=generator, dtype=torch.float32) - 1
     angle = uniform[:, 0] * math.radians(rotation)
     turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).reshape(-1, 2, 2)
     stretch = torch.diag_embed((uniform[:, 1:3] * scale).exp())
     stretch[:, 0, 1] = uniform[:, 3] * shear
-    distance = torch.arange(28.0)[:, None] - torch.arange(28.0)
+    line = torch.arange(28, dtype=torch.float32)
+    distance = line[:, None] - line
     window = torch.exp(-((distance / smoothness) ** 2) / 2)
     window /= window.norm(dim=1, keepdim=True)  # rows of length 1: the smoothed noise has variance 1 at every pixel
-    noise = torch.randn(BLOCK, 2, 28, 28, generator=generator)
+    noise = torch.randn(BLOCK, 2, 28, 28, generator=generator, dtype=torch.float32)
     field = (window @ noise @ window.T).permute(0, 2, 3, 1)
     return turn @ stretch, uniform[:, 4:] * shift, bend * field
 

@@ -106,14 +106,19 @@ def _known_classes(classes: Sequence[int], labels: np.ndarray) -> list[int]:
     return wanted
 
 
+def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """Return ``dtype``, or torch's default, if it can hold numbers between 0 and 1."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype: expected a floating-point torch.dtype, got {dtype}; images are scaled to [0, 1]")
+    return dtype
+
+
 def to_tensors(
     pixels: np.ndarray, labels: np.ndarray, size: int, dtype: torch.dtype | None, white: float = 255.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale pixels to [0, 1], resize them, and return images and int64 labels."""
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    if not dtype.is_floating_point:
-        raise ValueError(f"dtype: expected a floating-point dtype, got {dtype}; images are scaled to [0, 1]")
-    images = [
-        area_average(chunk.double() / white, size).to(dtype) for chunk in torch.from_numpy(pixels).split(5000)
-    ]
+    dtype = floating_dtype(dtype)
+    chunks = torch.from_numpy(pixels).split(5000)  # the work is done in float64, which is large
+    images = [area_average(chunk.double() / white, size).clamp(0, 1).to(dtype) for chunk in chunks]
     return torch.cat(images), torch.from_numpy(labels.astype(np.int64))

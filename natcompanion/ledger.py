@@ -11,6 +11,7 @@ mean and its 95 % interval), ``middle`` (the median), ``n`` and ``each`` (the ar
 """
 
 import ast
+import pkgutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from natcompanion.experiments import Interval
 
 __all__ = [
     "PAPERS", "SEVERITIES", "STATUSES", "VERDICTS", "Claim", "Equation", "Erratum", "LedgerError", "Measurement", "Paper",
-    "counts", "load", "measured", "report", "verdict",
+    "counts", "load", "measured", "report", "resolve", "verdict",
 ]  # fmt: skip
 
 MIN_SEEDS = 5
@@ -183,3 +184,17 @@ def report(paper: str | None = None, *, folder: Path | None = None, results: Pat
         evidence = f"measured {found}" if found else f"by {claim.test}" if claim.test else claim.note
         lines.append(f"{verdict(claim, folder=results).upper():<20} {claim.id}: {claim.claim} ({evidence})")
     return "\n".join(lines)
+
+
+def resolve(path: str) -> object:
+    """Return the object at a dotted path such as ``natcompanion.solvers.damped_solve``.
+
+    Raises
+    ------
+    LedgerError
+        If there is no such module or name.
+    """
+    try:
+        return pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LedgerError(f"{path}: {error}") from error

@@ -107,12 +107,12 @@ def run(
     return execute(experiment, preset, experiment.settings(preset, dict(overrides, seed=seed, device=device)), threads)
 
 
-def _attempt(experiment: Experiment, preset: str, settings: Settings, threads: int) -> Result | str:
-    """Return the result, or the text of what went wrong, so that one failure does not stop the rest."""
+def _attempt(experiment: Experiment, preset: str, settings: Settings, threads: int) -> Result | tuple[str, str]:
+    """Return the result, or what went wrong and the traceback, so that one failure does not stop the rest."""
     try:
         return execute(experiment, preset, settings, threads)
-    except Exception:  # noqa: BLE001 (reported with the others when the sweep ends)
-        return f"{settings}\n{traceback.format_exc()}"
+    except Exception as error:  # noqa: BLE001 (reported with the others when the sweep ends)
+        return f"{settings}: {type(error).__name__}: {error}", traceback.format_exc()
 
 
 @contextmanager
@@ -207,7 +207,9 @@ def sweep(
                 failures.append(outcome)
             bar.update()
     if failures:
-        raise RuntimeError(f"{name}: {len(failures)} of {len(tasks)} runs failed; the first: {failures[0]}")
+        error = RuntimeError(f"{name}: {len(failures)} of {len(tasks)} runs failed; the first: {failures[0][0]}")
+        error.add_note(failures[0][1])
+        raise error
     return load(name, preset, folder=folder)
 
 

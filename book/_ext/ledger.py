@@ -1,0 +1,144 @@
+"""Sphinx directives ``ledger-claims``, ``ledger-equations``, ``ledger-errata``: accessible tables from the ledgers.
+
+Each takes the key of one paper, or nothing for all papers. Cells are parsed as the page is, so that math, code and
+links work. A wide table scrolls in its own box, which takes the keyboard focus.
+"""
+
+from html import escape
+from pathlib import Path
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from natcompanion import ledger
+
+COLUMNS = {
+    "claims": {"Where": 12, "Claim": 32, "Paper": 12, "Measured": 18, "Verdict": 14, "Evidence and remarks": 30},
+    "equations": {"Eq.": 6, "What it says": 40, "Status": 16, "Function": 24, "Test": 24},
+    "errata": {"Where": 14, "As printed": 30, "Right": 30, "Kind": 12, "Evidence": 24},
+}
+CAPTIONS = {"claims": "Claims against measurements", "equations": "Numbered equations", "errata": "Misprints and gaps"}
+
+
+def badge(text: str) -> nodes.inline:
+    """Return a verdict, status or severity: its words on a colour of their own."""
+    kind = text.replace(" ", "-")
+    return nodes.inline("", text, classes=["ledger-badge", f"ledger-{kind}"])
+
+
+def test_link(node_id: str | None) -> str:
+    """Return the Markdown of a test: its name as code, or a dash."""
+    return f"`{node_id}`" if node_id else "–"
+
+
+class LedgerTable(SphinxDirective):
+    """The table of one ledger."""
+
+    optional_arguments = 1
+    name_of_ledger: str
+
+    @property
+    def book(self) -> Path:
+        """The folder of the book that is being built."""
+        return Path(self.env.srcdir) / "book"
+
+    def run(self) -> list[nodes.Node]:
+        """Return one table, or one for each paper that has entries."""
+        folder = self.book / "ledger"
+        paper = self.arguments[0] if self.arguments else None
+        self.env.note_dependency(str(folder / f"{self.name_of_ledger}.yml"))
+        try:
+            papers = [paper] if paper else list(ledger.PAPERS)
+            tables = {key: ledger.load(self.name_of_ledger, key, folder=folder) for key in papers}
+            return [node for key, entries in tables.items() if entries for node in self.table(key, entries)]
+        except ledger.LedgerError as error:
+            raise self.error(str(error)) from error
+
+    def table(self, paper: str, entries: list) -> list[nodes.Node]:
+        """Return the scrolling box with the table in it."""
+        columns = COLUMNS[self.name_of_ledger]
+        title = f"{CAPTIONS[self.name_of_ledger]}: {ledger.PAPERS[paper].title}"
+        group = nodes.tgroup("", cols=len(columns))
+        group += [nodes.colspec("", colwidth=width) for width in columns.values()]
+        head, body = nodes.thead(), nodes.tbody()
+        head += self.row(list(columns))
+        body += [self.row(getattr(self, self.name_of_ledger)(entry)) for entry in entries]
+        group += [head, body]
+        table = nodes.table("", nodes.title("", title), group, classes=["ledger-table", f"ledger-{self.name_of_ledger}"])
+        opening = f'<div class="ledger-box" tabindex="0" role="region" aria-label="{escape(title)}">'
+        return [nodes.raw("", opening, format="html"), table, nodes.raw("", "</div>", format="html")]
+
+    def row(self, cells: list) -> nodes.row:
+        """Return a table row of Markdown texts and ready-made nodes."""
+        return nodes.row("", *[self.cell(cell) for cell in cells])
+
+    def cell(self, content: object) -> nodes.entry:
+        """Return one cell; text is parsed as the page is, and a list of parts stands one below the other."""
+        entry = nodes.entry()
+        for part in content if isinstance(content, list) else [content]:
+            if isinstance(part, nodes.Node):
+                entry += nodes.paragraph("", "", part)
+            elif part is not None:
+                self.state.nested_parse(StringList(str(part).splitlines(), "ledger"), self.content_offset, entry)
+        return entry
+
+    def function(self, path: str | None) -> nodes.Node | str:
+        """Return a function's name, linked to its API page where there is one."""
+        if path is None:
+            return "–"
+        text = nodes.literal("", path.removeprefix("natcompanion."), classes=["xref", "py", "py-obj"])
+        return addnodes.pending_xref(
+            "", text, refdomain="py", reftype="obj", reftarget=path, refdoc=self.env.docname, refexplicit=True,
+            refwarn=False, ledger=True,
+        )  # fmt: skip
+
+    def claims(self, claim: ledger.Claim) -> list:
+        """Return the cells of a claim."""
+        results = self.book / "results"
+        if claim.experiment:
+            self.env.note_dependency(str(results / f"{claim.experiment}.json"))
+        evidence = f"`{claim.experiment}`" if claim.experiment else test_link(claim.test)
+        value = "–" if claim.paper_value is None else str(claim.paper_value)
+        found = ledger.measured(claim, folder=results)
+        measured = str(found) if found else "exact test" if claim.test else "–"
+        return [claim.where, claim.claim, value, measured, badge(ledger.verdict(claim, folder=results)), [evidence, claim.note]]
+
+    def equations(self, equation: ledger.Equation) -> list:
+        """Return the cells of an equation."""
+        return [
+            str(equation.number), [equation.says, equation.correction and f"Correction: {equation.correction}"],
+            badge(equation.status), self.function(equation.function), test_link(equation.test),
+        ]  # fmt: skip
+
+    def errata(self, erratum: ledger.Erratum) -> list:
+        """Return the cells of an erratum."""
+        return [erratum.where, erratum.printed, [erratum.right, erratum.note], badge(erratum.severity),
+                test_link(erratum.evidence)]  # fmt: skip
+
+
+def resolve_elsewhere(app: Sphinx, env, node: nodes.Element, contents: nodes.Node) -> nodes.Node | None:
+    """Link a function that is documented under the module that defines it, not the one it is imported from."""
+    if not node.get("ledger"):
+        return None
+    found = ledger.resolve(node["reftarget"])
+    home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
+    domain = env.get_domain("py")
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, contents) or contents
+
+
+def add_styles(app: Sphinx, config) -> None:
+    """Ship the style sheet beside this file."""
+    config.html_static_path.append(str(Path(__file__).parent / "ledger_static"))
+
+
+def setup(app: Sphinx) -> dict:
+    """Register the directives."""
+    for name in ledger.LEDGERS:
+        app.add_directive(f"ledger-{name}", type(f"Ledger{name.title()}", (LedgerTable,), {"name_of_ledger": name}))
+    app.add_css_file("ledger.css")
+    app.connect("config-inited", add_styles)
+    app.connect("missing-reference", resolve_elsewhere)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,49 @@
+"""The ledgers at a glance: a table and a picture of how many entries of each kind a paper has."""
+
+from matplotlib.figure import Figure
+
+from natcompanion import ledger
+from natcompanion.ledger import PAPERS, counts
+
+COLOURS = ("#2f7d4f", "#d9a400", "#b5483c", "#9a9a9a")
+HATCHES = ("", "//", "xx", "..")
+
+
+def summary() -> str:
+    """Return a table: for each paper its claims by verdict, and its numbers of equations and errata."""
+    head = f"{'paper':<12}{'claims':>7}" + "".join(f"{name:>{len(name) + 2}}" for name in ledger.VERDICTS)
+    lines = [f"{head}{'equations':>11}{'errata':>8}"]
+    claims, equations, errata = (counts(name) for name in ledger.LEDGERS)
+    for paper in PAPERS:
+        row = "".join(f"{claims[paper][name]:>{len(name) + 2}}" for name in ledger.VERDICTS)
+        totals = [sum(tally[paper].values()) for tally in (claims, equations, errata)]
+        lines.append(f"{paper:<12}{totals[0]:>7}{row}{totals[1]:>11}{totals[2]:>8}")
+    return "\n".join(lines)
+
+
+def draw(ledger: str) -> Figure:
+    """Return one bar for each paper, divided by the verdict, status or severity of its entries."""
+    tally = counts(ledger)
+    kinds = list(tally["whitening"])
+    figure = Figure(figsize=(7, 3.2), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    left = dict.fromkeys(tally, 0)
+    for kind, colour, hatch in zip(kinds, COLOURS, HATCHES, strict=False):
+        width = [tally[paper][kind] for paper in tally]
+        axes.barh(list(tally), width, left=list(left.values()), color=colour, hatch=hatch, edgecolor="white", label=kind)
+        left = {paper: left[paper] + tally[paper][kind] for paper in tally}
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(1, *left.values()))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(f"number of {ledger}")
+    figure.legend(loc="outside upper center", ncols=len(kinds), frameon=False)
+    return figure
+
+
+def describe(ledger: str) -> str:
+    """Return the same counts in words."""
+    parts = []
+    for paper, tally in counts(ledger).items():
+        kinds = ", ".join(f"{count} {kind}" for kind, count in tally.items() if count)
+        parts.append(f"{paper} {kinds or 'none yet'}")
+    return f"Number of {ledger} of each paper: {'; '.join(parts)}."

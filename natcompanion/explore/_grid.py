@@ -42,7 +42,7 @@ def explore(
     ----------
     draw : callable
         ``draw(**point)`` returns a `matplotlib.figure.Figure`, of the same size at every point. It is shown on opaque
-        white with a palette of 64 colours.
+        white with a palette of 48 colours.
     describe : callable
         ``describe(**point)`` returns the sentence that is alternative text and caption.
     start : dict, optional

@@ -127,20 +127,19 @@ class _Live(Described):
         try:
             frame = render(self.draw, self.describe, self.shown, self.dpi)
             self.message, self.result.value = frame.text, frame_html(frame)
-            self._say("Done.")
-        except (Exception, KeyboardInterrupt) as error:
+            self.outcome = "Done."
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the reader sees it
             cause = error.__cause__ or error
             self.message = f"{type(cause).__name__}: {cause}"
             self.result.value = f'<pre role="alert" style="white-space:pre-wrap">{html.escape(self.message)}</pre>'
-            self._say(f"Failed at {name_point(self.shown)}.")
+            self.outcome = f"Failed at {name_point(self.shown)}."
         self.button.disabled, self.button.description = False, "Run"
         self._mark_stale()
 
     def _mark_stale(self) -> None:
         stale = self.point != self.shown
         (self.result.add_class if stale else self.result.remove_class)("nc-stale")
-        if stale:
-            self._say(f"The picture is still at {name_point(self.shown)}. Press Run.")
+        self._say(f"The picture is still at {name_point(self.shown)}. Press Run." if stale else self.outcome)
 
     def _say(self, text: str) -> None:
         self.status.value = (

@@ -1,0 +1,197 @@
+"""A real JupyterLab with a live kernel: its reader moves sliders by keyboard, presses Run, and sees what happens."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import Page, expect, sync_playwright
+
+pytestmark = pytest.mark.browser
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+FUNCTIONS = """
+import time
+from matplotlib.figure import Figure
+from natcompanion.explore import explore, live
+
+def draw(eps, T):
+    if T == 7:
+        raise ValueError("expected <i>T</i> other than 7")
+    time.sleep(0.5 if T == 9 else 0)
+    figure = Figure(figsize=(5, 2))
+    figure.subplots().plot([eps * t for t in range(T)])
+    return figure
+
+def describe(eps, T):
+    return f"After {T} steps the sum is {eps * T:.3g}."
+"""
+
+CELLS = [
+    FUNCTIONS,
+    "explore(draw, describe, start={'eps': 0.5}, labels={'eps': 'ε'}, eps=[0.25, 0.5], T=[2, 4, 6])",
+    "live(draw, describe, start={'eps': 0.1, 'T': 6}, eps=(0.01, 1.0, 'log'), T=(2, 10))",
+]
+
+SETTINGS = """{"@jupyterlab/apputils-extension:notification":
+{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}}"""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> str:
+    """A JupyterLab on this machine with nothing but our notebook; yields the notebook's address."""
+    root = tmp_path_factory.mktemp("lab")
+    for name in ("work", "config", "data", "runtime", "settings"):
+        (root / name).mkdir()
+    notebook = new_notebook(cells=[new_code_cell(source.strip()) for source in CELLS])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, root / "work" / "figures.ipynb")
+    (root / "settings" / "overrides.json").write_text(SETTINGS)
+    folders = {name: str(root / name) for name in ("config", "data", "runtime")}
+    environment = os.environ | {f"JUPYTER_{name.upper()}_DIR": folder for name, folder in folders.items()}
+    environment |= {"OMP_NUM_THREADS": "1", "HOME": str(root), "JUPYTER_NO_CONFIG": "1"}
+    port = free_port()
+    options = [
+        "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--port-retries=0",
+        "--IdentityProvider.token=", f"--ServerApp.root_dir={root / 'work'}",
+        f"--LabApp.app_settings_dir={root / 'settings'}", "--LabApp.extension_manager=readonly",
+        "--LabApp.news_url=", "--ServerApp.terminals_enabled=False",
+    ]  # fmt: skip
+    with (root / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options], env=environment, stdout=log, stderr=log
+        )
+        try:
+            yield wait_for(f"http://127.0.0.1:{port}", server, root / "log") + "/lab/tree/figures.ipynb"
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def wait_for(address: str, server: subprocess.Popen, log: Path) -> str:
+    """Return the address once the server answers."""
+    for _ in range(300):
+        assert server.poll() is None, f"JupyterLab ended: {log.read_text()[-2000:]}"
+        try:
+            urllib.request.urlopen(address + "/api", timeout=5).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return address
+    raise AssertionError(f"JupyterLab did not answer in 30 s: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def page(lab) -> Page:
+    """The notebook in Chromium, with all cells run; no request leaves the machine."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "Chromium is not on PATH; on Debian, install it with: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1400})
+        page.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)
+        page.outside = []
+        page.on("request", lambda r: page.outside.append(r.url) if not local(r.url) else None)
+        page.goto(lab)
+        page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_text("Run All Cells", exact=True).click()
+        page.locator(".nc-live .nc-frame img").wait_for()
+        yield page
+        browser.close()
+
+
+def local(url: str) -> bool:
+    """Return whether a request stays on this machine."""
+    return re.match(r"(data|blob|about):|(http|ws)://(127\.0\.0\.1|localhost)[:/]", url) is not None
+
+
+def picture(page: Page, box: str) -> str:
+    """Return the address of the one visible picture of a figure."""
+    image = page.locator(f"{box} .nc-frame img")
+    expect(image).to_have_count(1)
+    assert image.evaluate("i => i.complete && i.naturalWidth > 0"), "the picture does not decode"
+    return image.get_attribute("src")
+
+
+def test_sliders_of_explore_change_picture_and_text(page):
+    image = page.locator(".nc-explore .nc-frame img")
+    expect(image).to_have_attribute("alt", "After 2 steps the sum is 1.")
+    first, height = picture(page, ".nc-explore"), page.locator(".nc-explore").bounding_box()["height"]
+    handles = page.locator(".nc-explore .noUi-handle")
+    handles.nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    expect(image).to_have_attribute("alt", "After 4 steps the sum is 2.")
+    handles.nth(0).focus()
+    page.keyboard.press("ArrowLeft")
+    expect(image).to_have_attribute("alt", "After 4 steps the sum is 1.")
+    expect(page.locator(".nc-explore figcaption")).to_have_text("After 4 steps the sum is 1.")
+    expect(page.locator(".nc-explore .widget-readout")).to_have_text(["0.25", "4"])
+    assert picture(page, ".nc-explore") != first
+    assert page.locator(".nc-explore").bounding_box()["height"] == height, "the page jumps"
+
+
+def test_run_draws_the_point_of_the_controls(page):
+    box = page.locator(".nc-live")
+    image, run = box.locator(".nc-frame img"), box.get_by_role("button", name="Run")
+    expect(image).to_have_attribute("alt", "After 6 steps the sum is 0.6.")
+    first = picture(page, ".nc-live")
+    move(page, "T", 2)
+    expect(box.get_by_role("status")).to_have_text("The picture is still at eps = 0.1, T = 6. Press Run.")
+    expect(box.locator(".nc-frame")).to_have_class(re.compile("nc-stale"))
+    assert picture(page, ".nc-live") == first
+    move(page, "T", 1)
+    run.click()
+    expect(box.get_by_role("button", name="Running…")).to_be_disabled()
+    expect(image).to_have_attribute("alt", "After 9 steps the sum is 0.9.")
+    expect(box.locator(".nc-frame")).not_to_have_class(re.compile("nc-stale"))
+    expect(box.get_by_role("status")).to_have_text("Done.")
+    expect(run).to_be_enabled()
+    assert picture(page, ".nc-live") != first
+
+
+def test_an_error_is_shown_and_does_not_stick(page):
+    box = page.locator(".nc-live")
+    run = box.get_by_role("button", name="Run", exact=True)
+    move(page, "T", -2)
+    run.press("Enter")
+    expect(box.get_by_role("alert")).to_have_text("ValueError: expected <i>T</i> other than 7")
+    expect(box.get_by_role("status")).to_have_text("Failed at eps = 0.1, T = 7.")
+    expect(box.locator("img")).to_have_count(0)
+    move(page, "T", 1)
+    run.press("Enter")
+    expect(box.locator("img")).to_have_attribute("alt", "After 8 steps the sum is 0.8.")
+
+
+def test_nothing_went_to_stderr_or_left_the_machine(page):
+    expect(page.locator(".jp-OutputArea-output[data-mime-type*=stderr]")).to_have_count(0)
+    assert page.outside == []
+
+
+def move(page: Page, label: str, steps: int) -> None:
+    """Move a slider of `live` by some steps with the keyboard."""
+    row = page.locator(".nc-live .widget-slider").filter(has_text=label)
+    row.locator(".noUi-handle").focus()
+    for _ in range(abs(steps)):
+        page.keyboard.press("ArrowRight" if steps > 0 else "ArrowLeft")

@@ -61,14 +61,6 @@ def positive(value: float, name: str) -> float:
     return float(value)
 
 
-def vector(x: torch.Tensor, name: str, length: int) -> torch.Tensor:
-    """Return ``x`` if it is a finite floating-point vector of this length."""
-    floating(x, name)
-    if x.shape != (length,):
-        raise ValueError(f"{name}: expected a vector of length {length}, got shape {tuple(x.shape)}")
-    return x
-
-
 def semidefinite_eigh(a: torch.Tensor, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ascending eigenvalues and eigenvectors of a symmetric matrix; negative rounding becomes 0.
 

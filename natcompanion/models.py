@@ -35,8 +35,11 @@ class LinearGaussian:
         self.M = check.matrix(M, "M")
 
     def log_prob(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return log q(x; theta) for ``x`` of shape (..., d) (whitening Eq. 1)."""
-        gap = self._data(x, "x") - self._mean(theta)
+        """Return log q(x; theta) for ``x`` of shape (..., d) (whitening Eq. 1).
+
+        It works under ``torch.func.vmap`` and so does not look at the values of ``x``: NaN in, NaN out.
+        """
+        gap = _width(x, "x", len(self.M)) - self._mean(theta)
         return -0.5 * gap.square().sum(-1) - 0.5 * gap.shape[-1] * math.log(2 * math.pi)
 
     def nll(self, theta: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
@@ -91,6 +94,11 @@ class LinearGaussian:
         -----
         Source: whitening Eqs. 3 and 26-28.
         """
+        check.non_negative(lr, "lr")
+        if not (isinstance(steps, int) and steps >= 0):
+            raise ValueError(f"steps: expected a number of steps >= 0, got {steps!r}")
+        if inverse_metric is not None and check.square(inverse_metric, "inverse_metric").shape[0] != self.M.shape[1]:
+            raise ValueError(f"inverse_metric: expected {self.M.shape[1]} rows, got shape {tuple(inverse_metric.shape)}")
         path = [theta]
         for _ in range(steps):
             step = self.gradient(path[-1], mean)
@@ -100,14 +108,10 @@ class LinearGaussian:
         return torch.stack(path)
 
     def _mean(self, theta: torch.Tensor) -> torch.Tensor:
-        if check.floating(theta, "theta").shape[-1:] != self.M.shape[1:]:
-            raise ValueError(f"theta: expected (..., {self.M.shape[1]}), got shape {tuple(theta.shape)}")
-        return theta @ self.M.mT
+        return _width(check.floating(theta, "theta"), "theta", self.M.shape[1]) @ self.M.mT
 
     def _data(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        if check.floating(x, name).shape[-1:] != self.M.shape[:1]:
-            raise ValueError(f"{name}: expected (..., {len(self.M)}), got shape {tuple(x.shape)}")
-        return x
+        return _width(check.floating(x, name), name, len(self.M))
 
 
 class BoltzmannMachine:
@@ -180,8 +184,7 @@ class BoltzmannMachine:
         Like :meth:`energy` and :meth:`log_prob` it works under ``torch.func.vmap`` and so does not look at values:
         NaN in, NaN out.
         """
-        if not x.is_floating_point() or x.shape[-1:] != (self.n,):
-            raise ValueError(f"x: expected floating point of shape (..., {self.n}), got {x.dtype} {tuple(x.shape)}")
+        _width(x, "x", self.n)
         i, j = torch.triu_indices(self.n, self.n, 1, device=x.device)
         return torch.cat([x[..., i] * x[..., j], x], -1)
 
@@ -248,9 +251,9 @@ class BoltzmannMachine:
 
     def mpf_gradient(self, theta: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
         """Return the gradient of :meth:`mpf`."""
-        flow = self._data(p)[..., None, :] * self._flow(theta)
-        change = self.statistics[self._flips] - self.statistics
-        return 0.5 * torch.einsum("...is,isp->...p", flow, change)
+        leaving = self._data(p)[..., None, :] * self._flow(theta)
+        arriving = leaving.gather(-1, self._flips.expand_as(leaving))
+        return 0.5 * (arriving - leaving).sum(-2) @ self.statistics
 
     def gibbs(self, theta: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
         """Return the distribution after one Gibbs sweep from ``p``, each unit once and in order."""
@@ -265,6 +268,8 @@ class BoltzmannMachine:
         It is :math:`\langle f \rangle_{p_k} - \langle f \rangle_p`, where :math:`p_k` is ``p`` after ``k`` Gibbs
         sweeps, so it carries no sampling noise. It is not the gradient of a function.
         """
+        if not (isinstance(k, int) and k > 0):
+            raise ValueError(f"k: expected a positive number of sweeps, got {k!r}")
         swept = p
         for _ in range(k):
             swept = self.gibbs(theta, swept)
@@ -300,9 +305,7 @@ class BoltzmannMachine:
         return ((logits[..., self._flips] - logits[..., None, :]) / 2).exp()
 
     def _logits(self, theta: torch.Tensor) -> torch.Tensor:
-        if check.floating(theta, "theta").shape[-1:] != (self.parameters,):
-            raise ValueError(f"theta: expected (..., {self.parameters}), got shape {tuple(theta.shape)}")
-        return theta @ self.statistics.mT
+        return _width(check.floating(theta, "theta"), "theta", self.parameters) @ self.statistics.mT
 
     def _data(self, p: torch.Tensor) -> torch.Tensor:
         if check.floating(p, "p").shape[-1:] != self.states.shape[:1]:
@@ -313,3 +316,10 @@ class BoltzmannMachine:
         if bool((p < 0).any()) or float((p.sum(-1) - 1).abs().max()) > 1e-3:
             raise ValueError("p: expected non-negative probabilities that sum to 1")
         return p
+
+
+def _width(x: torch.Tensor, name: str, width: int) -> torch.Tensor:
+    """Return ``x`` if it is floating point with this last dimension; the values are not looked at."""
+    if not x.is_floating_point() or x.shape[-1:] != (width,):
+        raise ValueError(f"{name}: expected floating point of shape (..., {width}), got {x.dtype} {tuple(x.shape)}")
+    return x

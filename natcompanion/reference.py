@@ -115,3 +115,85 @@ def loss_hessian(model: nn.Module, x: torch.Tensor, t: torch.Tensor, likelihood:
 def jacobian(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return the Jacobian of each output by the parameters, one entry after the other; (n, o, P)."""
     return torch.stack([torch.stack([gradient(model, r_k) for r_k in model(x_i)[0]]) for x_i in x.split(1)])
+
+
+# --- Boltzmann machines (tests compare natcompanion.boltzmann with these) --------------------------------------------
+
+
+def rbm_joint(
+    W: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return every pair of states ``v`` (n, D), ``h`` (n, H), its probability (n,), and log Z; n = 2^(D + H)."""
+    D, H = W.shape
+    pairs = W.new_tensor(list(itertools.product([0.0, 1.0], repeat=D + H)))
+    v, h = pairs[:, :D], pairs[:, D:]
+    minus_energy = torch.stack([a @ x + b @ y + x @ W @ y for x, y in zip(v, h, strict=True)])
+    log_Z = torch.logsumexp(minus_energy, 0)
+    return v, h, torch.exp(minus_energy - log_Z), log_Z
+
+
+def rbm_statistics(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    """Return g = (v, h, vec(v hᵀ)) of each row, (n, P)."""
+    return torch.stack([torch.cat([x, y, torch.outer(x, y).reshape(-1)]) for x, y in zip(v, h, strict=True)])
+
+
+def rbm_fisher(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the covariance of g under the model, one pair of states after the other; (P, P)."""
+    v, h, p, _ = rbm_joint(W, a, b)
+    g = rbm_statistics(v, h)
+    mean = p @ g
+    return sum(p_k * torch.outer(g_k - mean, g_k - mean) for p_k, g_k in zip(p, g, strict=True))
+
+
+def rbm_covariance(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return cov(v, h) under the model, (D, H); differentiable."""
+    v, h, p, _ = rbm_joint(W, a, b)
+    return (p[:, None] * (v - p @ v)).mT @ (h - p @ h)
+
+
+def rbm_log_likelihood(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the mean of log p(v) over the rows of ``x`` (n, D), which must be binary; differentiable."""
+    v, _, p, _ = rbm_joint(W, a, b)
+    return torch.stack([p[(v == row).all(1)].sum().log() for row in x]).mean()
+
+
+# --- The enumerable Boltzmann machine (tests compare natcompanion.models with these) ---------------------------------
+
+
+def all_states(n: int, values: tuple[float, float]) -> torch.Tensor:
+    """Return all 2**n states of n units, the first unit changing slowest; (2**n, n)."""
+    return torch.tensor(list(itertools.product(values, repeat=n)), dtype=torch.float64)
+
+
+def pair_energy(theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return E of one state: minus couplings (pairs i < j in order) and biases, one term after the other."""
+    pairs = list(itertools.combinations(range(len(x)), 2))
+    energy = -sum(theta[len(pairs) + i] * x[i] for i in range(len(x)))
+    return energy - sum(theta[k] * x[i] * x[j] for k, (i, j) in enumerate(pairs))
+
+
+def boltzmann_probabilities(theta: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """Return exp(-E) / Z of every state, one after the other."""
+    weights = torch.stack([torch.exp(-pair_energy(theta, x)) for x in states])
+    return weights / weights.sum()
+
+
+def gibbs_matrix(theta: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """Return T with T[a, b] the probability that one Gibbs sweep, units in order, goes from state a to state b."""
+    q, sweep = boltzmann_probabilities(theta, states), torch.eye(len(states), dtype=states.dtype)
+    for unit in range(states.shape[1]):
+        rest = [i for i in range(states.shape[1]) if i != unit]
+        same = (states[:, None, rest] == states[None, :, rest]).all(-1).to(states.dtype)
+        sweep = sweep @ (same * q / (same * q).sum(1, keepdim=True))
+    return sweep
+
+
+def minimum_probability_flow(theta: torch.Tensor, x: torch.Tensor, values: tuple[float, float]) -> torch.Tensor:
+    """Return the mean over the data ``x`` (m, n) of the sum over single flips of exp((E(x) - E(flipped)) / 2)."""
+    total = torch.zeros((), dtype=x.dtype)
+    for state in x:
+        for unit in range(len(state)):
+            flipped = state.clone()
+            flipped[unit] = sum(values) - state[unit]
+            total = total + torch.exp((pair_energy(theta, state) - pair_energy(theta, flipped)) / 2)
+    return total / len(x)

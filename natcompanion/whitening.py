@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 
 from natcompanion import _checks as check
-from natcompanion.adaptive import EASI as EASI
+from natcompanion.adaptive import EASI  # noqa: F401 (a public name of this module)
 
 Kind = Literal["zca", "pca", "cholesky"]
 

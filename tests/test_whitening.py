@@ -85,3 +85,138 @@ def test_inverse_transform(kind):
     x = badly_scaled_data()
     whitener = Whitener(kind, eps=1e-3).fit(x)
     torch.testing.assert_close(whitener.inverse_transform(whitener.transform(x)), x, rtol=1e-10, atol=1e-10)
+
+
+# --- bad input and edges --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("cov", "message"),
+    [
+        (torch.eye(3, dtype=torch.float64) * float("nan"), "finite"),
+        (torch.full((2, 2), float("inf")), "finite"),
+        (torch.zeros(0, 0), "empty"),
+        (torch.ones(3), "matrix"),
+        (torch.ones(2, 3), "square"),
+        (torch.tensor([[1.0, 0.5], [0.0, 1.0]]), "symmetric"),
+        (torch.diag(torch.tensor([1.0, -0.5])), "eigenvalue -0.5"),
+        (torch.eye(3, dtype=torch.int64), "int64"),
+        ([[1.0]], "list"),
+    ],
+)
+def test_refuses_what_is_no_covariance(cov, message, kind):
+    with pytest.raises(ValueError, match=message):
+        whitening_matrix(cov, kind, 0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_singular_covariance_names_its_rank(kind):
+    x = badly_scaled_data(n=4)[:, [0, 1, 1]]
+    with pytest.raises(ValueError, match=r"numerical rank 2 of 3; use eps > 0"):
+        whitening_matrix(covariance(x), kind)
+    with pytest.raises(ValueError, match=r"numerical rank 0 of 2"):
+        whitening_matrix(torch.zeros(2, 2), kind)
+    assert bool(whitening_matrix(covariance(x), kind, 1e-6).isfinite().all())
+
+
+def test_refuses_bad_options():
+    with pytest.raises(ValueError, match="eps: expected a finite number >= 0, got -1"):
+        whitening_matrix(torch.eye(2), eps=-1.0)
+    with pytest.raises(ValueError, match="kind"):
+        whitening_matrix(torch.eye(2), "ica")
+    with pytest.raises(ValueError, match="kind"):
+        Whitener("ica")
+    with pytest.raises(ValueError, match="eps"):
+        Whitener(eps=float("nan"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_negative_rounding_counts_as_zero(kind):
+    values = torch.tensor([-1.3e-7, 1.0, 5.0], dtype=torch.float64)
+    rotation = torch.linalg.qr(random_covariance(3)).Q
+    cov = (rotation * values) @ rotation.mT
+    w = whitening_matrix(cov, kind, 1e-8)  # (lambda + eps) ** -0.5 as printed would be NaN here
+    clamped = (rotation * (values.clamp(min=0) + 1e-8)) @ rotation.mT
+    torch.testing.assert_close(w @ clamped @ w.mT, torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_low_precision_is_computed_in_float64(kind, dtype):
+    cov = (random_covariance() + torch.eye(6, dtype=torch.float64)).to(dtype)
+    w = whitening_matrix(cov, kind, 0.1)
+    assert w.dtype == dtype
+    torch.testing.assert_close(w, whitening_matrix(cov.double(), kind, 0.1).to(dtype), rtol=0, atol=0)
+
+
+def test_the_result_is_detached():
+    assert not whitening_matrix(torch.eye(2).requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_eps_changes_the_result(kind):
+    small, large = (whitening_matrix(random_covariance(), kind, eps) for eps in (1e-3, 1e-1))
+    assert float((small - large).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_constant_features_stay_zero(kind):
+    x = torch.cat([badly_scaled_data(), torch.full((500, 1), 7.0, dtype=torch.float64)], 1)
+    with pytest.raises(ValueError, match="rank 5 of 6"):
+        Whitener(kind).fit(x)
+    y = Whitener(kind, eps=1e-9).fit(x).transform(x)
+    assert bool(y.isfinite().all())
+    gains = torch.linalg.eigvalsh(covariance(y))
+    assert float(gains[0]) < 1e-6 < 0.9 < float(gains[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_fewer_samples_than_features(kind, n):
+    x = badly_scaled_data(n=n)
+    with pytest.raises(ValueError, match=f"rank {n - 1} of 5"):
+        Whitener(kind).fit(x)
+    whitener = Whitener(kind, eps=0.5).fit(x)
+    y = whitener.transform(x)
+    eigenvalues = torch.linalg.eigvalsh(covariance(x)).clamp(min=0)
+    torch.testing.assert_close(
+        torch.linalg.eigvalsh(covariance(y)), eigenvalues / (eigenvalues + 0.5), rtol=1e-8, atol=1e-10
+    )
+    torch.testing.assert_close(whitener.inverse_transform(y), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_whitener_keeps_the_dtype_of_the_data(dtype):
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    whitener = Whitener().fit(x)
+    y = whitener.transform(x)
+    assert y.dtype == whitener.inverse_transform(y).dtype == dtype
+    assert whitener.matrix.dtype == torch.float64
+    slack = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(covariance(y.double()), torch.eye(3, dtype=torch.float64), rtol=0, atol=slack)
+
+
+@pytest.mark.parametrize(
+    "x", [torch.full((4, 2), float("nan")), torch.zeros(0, 2), torch.ones(4), torch.ones(4, 2, dtype=torch.int64)]
+)
+def test_a_bad_batch_leaves_the_whitener_as_it_was(x):
+    good = badly_scaled_data()
+    whitener = Whitener().fit(good)
+    before = whitener.transform(good)
+    with pytest.raises(ValueError, match="x: expected"):
+        whitener.fit(x)
+    with pytest.raises(ValueError, match="expected"):
+        whitener.fit(torch.ones(4, 2))
+    with pytest.raises(ValueError, match="x: expected"):
+        whitener.transform(x)
+    with pytest.raises(ValueError, match="y: expected"):
+        whitener.inverse_transform(x)
+    torch.testing.assert_close(whitener.transform(good), before, rtol=0, atol=0)
+
+
+def test_whitener_refuses_the_wrong_width_and_use_before_fit():
+    with pytest.raises(ValueError, match="call .fit"):
+        Whitener().transform(torch.ones(2, 2))
+    with pytest.raises(ValueError, match="expected 5 columns"):
+        Whitener().fit(badly_scaled_data()).transform(torch.ones(2, 4))

@@ -73,7 +73,7 @@ def gradient_second_moment(
     params : Tensor, dict, tuple or list of Tensor
         P parameters in all, flattened in their own order, each row-major.
     *data : Tensor, shape (n, ...)
-        One or more tensors with the same batch size, for instance inputs and targets.
+        One or more tensors with the same batch size, for instance inputs and targets, which may be integers.
     centred : bool
         Subtract the mean gradient first (divisor n).
 
@@ -91,26 +91,27 @@ def gradient_second_moment(
     -----
     Source: whitening Eqs. 31, 33, 39.
     """
-    gradients = per_example_gradients(function, params, *data).double()
+    gradients = _per_example_gradients(function, params, data).double()
     if centred:
         gradients = gradients - gradients.mean(0)
     return (gradients.mT @ gradients / len(gradients)).to(_leaves(params)[0].dtype)
 
 
-def per_example_gradients(
-    function: Callable[..., torch.Tensor], params: Params, *data: torch.Tensor
+def _per_example_gradients(
+    function: Callable[..., torch.Tensor], params: Params, data: tuple[torch.Tensor, ...]
 ) -> torch.Tensor:
-    """Return the gradient of ``function(params, *example)`` for each example, shape (n, P).
-
-    Parameters, conventions and errors are those of :func:`gradient_second_moment`.
-    """
-    for leaf in _leaves(params):
+    """Return the gradient of ``function(params, *example)`` for each example, shape (n, P)."""
+    if not (leaves := _leaves(params)):
+        raise ValueError("params: expected at least one tensor, got none")
+    for leaf in leaves:
         check.floating(leaf, "params")
-    if not data or len({len(tensor) if tensor.ndim else -1 for tensor in data}) != 1:
-        raise ValueError(f"data: expected tensors with one batch size, got shapes {[tuple(t.shape) for t in data]}")
     for tensor in data:
-        check.floating(tensor.double(), "data")
+        check.floating(tensor.double() if isinstance(tensor, torch.Tensor) else tensor, "data")
+    if not data or any(t.ndim == 0 for t in data) or len({len(t) for t in data}) != 1:
+        raise ValueError(f"data: expected tensors with one batch size, got shapes {[tuple(t.shape) for t in data]}")
     gradients = vmap(grad(function), in_dims=(None, *[0] * len(data)))(params, *data)
+    if isinstance(params, dict):
+        gradients = [gradients[name] for name in params]
     return torch.cat([leaf.reshape(len(data[0]), -1) for leaf in _leaves(gradients)], 1).detach()
 
 

@@ -1,5 +1,7 @@
 """Any optimizer in the natural parameter space."""
 
+import io
+
 import pytest
 import torch
 
@@ -44,3 +46,280 @@ def test_lbfgs(cases):
         optimizer.step(closure)
     assert closure().item() < start
     assert float(theta.grad.norm()) < 1e-3
+
+
+# --- the same step as the natural gradient --------------------------------------------------------------------------
+
+
+def quadratic(dtype=torch.float64, shapes=((2, 2), (1,))):
+    """Two parameters, a badly conditioned quadratic loss on them, and its metric."""
+    generator = torch.Generator().manual_seed(0)
+    count = sum(torch.Size(shape).numel() for shape in shapes)
+    a = torch.randn(count, count, generator=generator, dtype=torch.float64)
+    G = a @ torch.diag(torch.logspace(-2, 1, count, dtype=torch.float64)) @ a.mT
+    params = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+
+    def closure():
+        for p in params:
+            p.grad = None
+        theta = torch.cat([p.reshape(-1) for p in params])
+        loss = 0.5 * theta @ G.to(dtype) @ theta + theta.sum()
+        loss.backward()
+        return loss
+
+    return params, closure, G
+
+
+def flat(params):
+    return torch.cat([p.detach().reshape(-1) for p in params])
+
+
+def sgd(lr, **options):
+    return lambda params: torch.optim.SGD(params, lr=lr, **options)
+
+
+@pytest.mark.parametrize("root", ["symmetric", "pca", "cholesky"])
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_one_step_is_a_natural_gradient_step(root, eps):
+    params, closure, G = quadratic()
+    theta = flat(params)
+    gradient = G @ theta + 1
+    natural_space(params, G, sgd(0.3), root=root, eps=eps).step(closure)
+    identity = torch.eye(5, dtype=torch.float64)
+    torch.testing.assert_close(flat(params), theta - 0.3 * torch.linalg.solve(G + eps * identity, gradient))
+    assert not torch.allclose(flat(params), theta - 0.3 * gradient, rtol=1e-2)
+    # Negative control: L with L L^T = G is no root; with W = L the step is another one.
+    L = torch.linalg.cholesky(G + eps * identity)
+    wrong = theta - 0.3 * torch.linalg.solve(L.mT @ L, gradient)
+    assert not torch.allclose(flat(params), wrong, rtol=1e-2)
+
+
+def test_without_a_closure_the_step_is_the_same():
+    (params, closure, G), (others, other_closure, _) = quadratic(), quadratic()
+    one, two = natural_space(params, G, sgd(0.3)), natural_space(others, G, sgd(0.3))
+    for _ in range(3):
+        loss = one.step(closure)
+        two.zero_grad()
+        other_loss = other_closure()
+        two.step()
+        assert loss.item() == other_loss.item()
+        assert torch.equal(flat(params), flat(others))
+
+
+def test_momentum_runs_in_the_natural_parameters():
+    params, closure, G = quadratic()
+    theta, velocity = flat(params), torch.zeros(5, dtype=torch.float64)
+    optimizer = natural_space(params, G, sgd(0.1, momentum=0.9))
+    for _ in range(5):
+        velocity = 0.9 * velocity + torch.linalg.solve(G, G @ theta + 1)  # W^-1 of the momentum of phi
+        theta = theta - 0.1 * velocity
+        optimizer.step(closure)
+    torch.testing.assert_close(flat(params), theta)
+
+
+def test_lbfgs_sees_the_true_gradient_and_beats_theta_space():
+    def steps(make, tolerance=1e-10):
+        params, closure, G = quadratic()
+        optimum = -torch.linalg.solve(G, torch.ones(5, dtype=torch.float64))
+        best = 0.5 * optimum @ G @ optimum + optimum.sum()
+        calls = 0
+
+        def counted():
+            nonlocal calls
+            calls += 1
+            return closure()
+
+        optimizer = make(params, G)
+        for _ in range(50):
+            optimizer.step(counted)
+            if closure().item() - best.item() < tolerance:
+                return calls
+        raise AssertionError("did not converge")
+
+    def lbfgs(params):
+        return torch.optim.LBFGS(params, max_iter=2, line_search_fn="strong_wolfe")
+
+    natural = steps(lambda params, G: natural_space(params, G, lbfgs))
+    assert natural < steps(lambda params, G: lbfgs(params))
+    assert natural <= 6
+
+
+def test_the_metric_is_renewed_each_period():
+    params, closure, G = quadratic()
+    seen = []
+
+    def metric():
+        seen.append(flat(params))
+        return G
+
+    optimizer = natural_space(params, metric, sgd(0.1), period=3)
+    path = []
+    for _ in range(7):
+        path.append(flat(params))
+        optimizer.step(closure)
+    assert len(seen) == 3
+    assert all(torch.equal(a, b) for a, b in zip(seen, path[::3], strict=True))
+    once = natural_space(params, metric, sgd(0.1))
+    for _ in range(4):
+        once.step(closure)
+    assert len(seen) == 4
+
+
+def test_renewal_drops_the_inner_state_and_keeps_the_rate():
+    params, closure, G = quadratic()
+    optimizer = natural_space(params, G, sgd(0.1, momentum=0.9), period=2)
+    theta = flat(params)
+    for step in range(6):
+        natural = torch.linalg.solve(G, G @ theta + 1)
+        velocity = natural if step % 2 == 0 else 0.9 * velocity + natural
+        theta = theta - 0.1 * velocity
+        optimizer.step(closure)
+    torch.testing.assert_close(flat(params), theta)
+
+
+def test_schedulers_drive_the_inner_optimizer():
+    params, closure, G = quadratic()
+    optimizer = natural_space(params, G, sgd(0.4), period=1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer.inner, step_size=1, gamma=0.5)
+    theta = flat(params)
+    for rate in (0.4, 0.2, 0.1):
+        theta = theta - rate * torch.linalg.solve(G, G @ theta + 1)
+        optimizer.step(closure)
+        scheduler.step()
+    torch.testing.assert_close(flat(params), theta)
+
+
+@pytest.mark.parametrize("root", ["symmetric", "pca", "cholesky"])
+def test_a_zero_step_changes_nothing(root):
+    params, closure, G = quadratic()
+    before = flat(params)
+    natural_space(params, G, sgd(0.0), root=root).step(closure)
+    assert torch.equal(flat(params), before)
+
+
+def lbfgs(params):
+    return torch.optim.LBFGS(params, max_iter=3, line_search_fn="strong_wolfe")
+
+
+@pytest.mark.parametrize("make", [sgd(0.1, momentum=0.9), lambda p: torch.optim.Adam(p, lr=0.1), lbfgs])
+@pytest.mark.parametrize("period", [None, 4])
+def test_saved_and_loaded_it_goes_on_to_the_last_bit(make, period):
+    params, closure, G = quadratic()
+    optimizer = natural_space(params, lambda: G, make, period=period)
+    for _ in range(3):
+        optimizer.step(closure)
+    buffer = io.BytesIO()
+    torch.save({"params": [p.detach() for p in params], "optimizer": optimizer.state_dict()}, buffer)
+    others, other_closure, _ = quadratic()
+    other = natural_space(others, lambda: G, make, period=period)
+    buffer.seek(0)
+    saved = torch.load(buffer)
+    for p, value in zip(others, saved["params"], strict=True):
+        p.data.copy_(value)
+    other.load_state_dict(saved["optimizer"])
+    for _ in range(3):
+        optimizer.step(closure)
+        other.step(other_closure)
+        assert torch.equal(flat(params), flat(others))
+
+
+def test_a_fresh_state_can_be_loaded():
+    params, closure, G = quadratic()
+    fresh = natural_space(params, G, sgd(0.1)).state_dict()
+    optimizer = natural_space(params, G, sgd(0.1))
+    optimizer.load_state_dict(fresh)
+    optimizer.step(closure)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_low_precision_parameters_keep_their_dtype(dtype):
+    params, closure, G = quadratic(dtype)
+    theta = flat(params).double()
+    optimizer = natural_space(params, G + torch.eye(5, dtype=torch.float64), sgd(0.3))
+    optimizer.step(closure)
+    assert {p.dtype for p in params} == {dtype}
+    gradient = torch.cat([p.grad.double().reshape(-1) for p in params])
+    expected = theta - 0.3 * torch.linalg.solve(G + torch.eye(5, dtype=torch.float64), gradient)
+    torch.testing.assert_close(flat(params).double(), expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
+
+
+def test_non_contiguous_and_unused_parameters():
+    base = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    used, unused = base.mT.clone(memory_format=torch.preserve_format).requires_grad_(), torch.ones(2, requires_grad=True)
+    assert not used.is_contiguous()
+    before = used.detach().clone()
+    optimizer = natural_space([used, unused], torch.eye(8), sgd(0.5))
+    optimizer.zero_grad()
+    (used * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(used.detach(), before - 0.5 * torch.tensor([[1.0], [2.0], [3.0]]).double())
+    assert unused.tolist() == [1.0, 1.0]
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (torch.full((5, 5), float("nan")), "finite"),
+        (torch.ones(5), "matrix"),
+        (torch.eye(4), r"metric: expected shape \(5, 5\), got \(4, 4\)"),
+        (torch.eye(5).long(), "floating-point"),
+        (torch.triu(torch.ones(5, 5)), "symmetric"),
+        (-torch.eye(5), "eigenvalue -1"),
+        (torch.ones(5, 5), "numerical rank 1 of 5; use eps > 0"),
+    ],
+)
+def test_a_bad_metric_changes_nothing(metric, message):
+    params, closure, _ = quadratic()
+    before = flat(params)
+    optimizer = natural_space(params, metric, sgd(0.1))
+    with pytest.raises(ValueError, match=message):
+        optimizer.step(closure)
+    assert torch.equal(flat(params), before)
+
+
+def test_a_singular_metric_works_with_eps():
+    params, closure, _ = quadratic()
+    natural_space(params, torch.ones(5, 5), sgd(0.1), eps=0.1).step(closure)
+    assert bool(flat(params).isfinite().all())
+
+
+def test_a_step_to_infinity_or_a_failing_closure_restores_the_parameters():
+    params, closure, G = quadratic()
+    optimizer = natural_space(params, G, sgd(0.1, momentum=0.9))
+    optimizer.step(closure)
+    before = flat(params)
+
+    def poisoned():
+        loss = closure()
+        params[0].grad[0, 0] = float("nan")
+        return loss
+
+    def broken():
+        raise RuntimeError("no data")
+
+    with pytest.raises(ValueError, match="natural parameters after the step: expected finite"):
+        optimizer.step(poisoned)
+    assert torch.equal(flat(params), before)
+    poisoned()
+    with pytest.raises(ValueError, match="gradient: expected finite"):
+        optimizer.step()
+    with pytest.raises(RuntimeError, match="no data"):
+        optimizer.step(broken)
+    assert torch.equal(flat(params), before)
+
+
+def test_refuses_bad_options():
+    params, _, G = quadratic()
+    for period in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="period: expected"):
+            natural_space(params, G, sgd(0.1), period=period)
+    with pytest.raises(ValueError, match="root: expected"):
+        natural_space(params, G, sgd(0.1), root="zca")
+    with pytest.raises(ValueError, match="eps: expected"):
+        natural_space(params, G, sgd(0.1), eps=-0.1)
+    with pytest.raises(ValueError, match="empty parameter list"):
+        natural_space([], G, sgd(0.1))
+    assert isinstance(natural_space(params, G, sgd(0.1)), torch.optim.Optimizer)

@@ -13,7 +13,9 @@ class FileServer:
     ``pause``: seconds to wait before each piece of 1,000 bytes.
     """
 
-    def __init__(self, files: dict[str, bytes], *, cut: int | None = None, ranges: bool = True, pause: float = 0.0):
+    def __init__(
+        self, files: dict[str, bytes], *, cut: int | None = None, ranges: bool = True, pause: float = 0.0
+    ):
         self.files, self.cut, self.ranges, self.pause = files, cut, ranges, pause
         self.requests: list[tuple[str, int]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())

@@ -31,7 +31,7 @@ def test_mnist_is_mlxtends_digits(original):
     assert np.array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
     assert images.min() == 0 and images.max() == 1 and names.dtype == torch.int64
     assert int((rows.max(0) == rows.min(0)).sum()) == 121  # the constant pixels
-    assert torch.equal(images, torch.from_numpy(rows.reshape(-1, 28, 28)) / torch.tensor(255.0, dtype=torch.float64))
+    assert torch.equal(images, torch.from_numpy(rows.reshape(-1, 28, 28)).double() / 255)
 
 
 def test_mnist_needs_no_network(monkeypatch):
@@ -111,7 +111,8 @@ def test_the_test_part_of_a_set_stays_the_test_part():
     labels = np.tile(np.arange(3), 20)
     options = {"train": 30, "validation": 10, "official_test": 20}
     parts = {split: choose(labels, split=split, **options) for split in _images.SPLITS}
-    assert sorted(parts["test"]) == list(range(40, 60)) and sorted(parts["train+validation"]) == list(range(40))
+    assert sorted(parts["test"]) == list(range(40, 60))
+    assert sorted(parts["train+validation"]) == list(range(40))
     assert sorted(parts["all"]) == list(range(60)) and not set(parts["train"]) & set(parts["validation"])
 
 
@@ -220,7 +221,8 @@ def test_deform_does_what_it_says():
     assert torch.allclose(_deform.deform(image, matrix, move, field), image, atol=1e-5)
     right_and_down = _deform.deform(image, matrix, torch.tensor([[2.0, 1.0]]).expand(3, 2), field)
     assert torch.allclose(right_and_down[:, 1:, 2:], image[:, :-1, :-2], atol=1e-5)
-    assert not torch.allclose(right_and_down[:, 2:, 1:], image[:, :-2, :-1], atol=0.1)  # control: x and y exchanged
+    exchanged = right_and_down[:, 2:, 1:]  # control: x and y
+    assert not torch.allclose(exchanged, image[:, :-2, :-1], atol=0.1)
     quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).expand(3, 2, 2)
     assert torch.allclose(_deform.deform(image, quarter, move, field), image.rot90(1, (1, 2)), atol=1e-5)
     assert not torch.allclose(_deform.deform(image, quarter, move, field), image.rot90(-1, (1, 2)), atol=0.1)

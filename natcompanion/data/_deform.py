@@ -10,7 +10,7 @@ from natcompanion._checks import non_negative, positive
 from natcompanion.data._images import area_average, floating_dtype, whole
 from natcompanion.data._sets import mnist
 
-BLOCK = 250  # digits are made in blocks of this size, so that digit k does not depend on how many are asked for
+BLOCK = 250  # digits are made in whole blocks: digit k does not depend on how many are asked for
 
 
 def deformed_digits(
@@ -46,9 +46,9 @@ def deformed_digits(
     start : int
         The first one.
     seed : int
-        Chooses the splits as in :func:`mnist`, and the deformations.
+        Chooses the splits as in :func:`natcompanion.data.mnist`, and the deformations.
     size, split, classes, dtype
-        As for :func:`mnist`.
+        As for :func:`natcompanion.data.mnist`.
     rotation : float
         Largest angle in degrees; uniform between minus this and this, as are the next three.
     scale : float
@@ -74,7 +74,8 @@ def deformed_digits(
     ValueError
         If an argument is out of range.
     """
-    n, start, size, dtype = whole(n, "n", 1), whole(start, "start", 0), whole(size, "size", 1), floating_dtype(dtype)
+    n, start, size = whole(n, "n", 1), whole(start, "start", 0), whole(size, "size", 1)
+    dtype = floating_dtype(dtype)
     sizes = {"rotation": rotation, "scale": scale, "shear": shear, "shift": shift, "bend": bend}
     for name, value in sizes.items():
         non_negative(value, name)
@@ -91,7 +92,9 @@ def deformed_digits(
     return area_average(drawn, size).clamp(0, 1).to(dtype), torch.cat([label for _, label in parts])
 
 
-def deform(images: torch.Tensor, matrix: torch.Tensor, move: torch.Tensor, field: torch.Tensor) -> torch.Tensor:
+def deform(
+    images: torch.Tensor, matrix: torch.Tensor, move: torch.Tensor, field: torch.Tensor
+) -> torch.Tensor:
     """Deform images by bilinear interpolation; outside of the old image is background.
 
     Parameters
@@ -134,7 +137,7 @@ def _random_deformations(
     line = torch.arange(28, dtype=torch.float32)
     distance = line[:, None] - line
     window = torch.exp(-((distance / smoothness) ** 2) / 2)
-    window /= window.norm(dim=1, keepdim=True)  # rows of length 1: the smoothed noise has variance 1 at every pixel
+    window /= window.norm(dim=1, keepdim=True)  # rows of length 1: smoothed noise of variance 1
     noise = torch.randn(BLOCK, 2, 28, 28, generator=generator, dtype=torch.float32)
     field = (window @ noise @ window.T).permute(0, 2, 3, 1)
     return turn @ stretch, uniform[:, 4:] * shift, bend * field

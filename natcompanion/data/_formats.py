@@ -44,7 +44,9 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     data = _contents(path)
     start = 4 + 4 * ndim
     if len(data) < start or data[:4] != bytes([0, 0, 8, ndim]):
-        raise ValueError(f"{path}: expected an IDX file of bytes with {ndim} dimensions, got a start of {data[:4]!r}")
+        raise ValueError(
+            f"{path}: expected an IDX file of bytes with {ndim} dimensions, got a start of {data[:4]!r}"
+        )
     shape = np.frombuffer(data, ">u4", ndim, 4).tolist()
     if len(data) != start + math.prod(shape):
         raise ValueError(
@@ -74,7 +76,9 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
         batches = _from_tar(path)
     for name, batch in zip(CIFAR_BATCHES, batches, strict=True):
         if len(batch) != CIFAR_IMAGES * CIFAR_RECORD:
-            raise ValueError(f"{path}: expected {CIFAR_IMAGES * CIFAR_RECORD} bytes in {name}, got {len(batch)}")
+            raise ValueError(
+                f"{path}: expected {CIFAR_IMAGES * CIFAR_RECORD} bytes in {name}, got {len(batch)}"
+            )
     records = np.concatenate([np.frombuffer(batch, np.uint8) for batch in batches]).reshape(-1, CIFAR_RECORD)
     if records[:, 0].max() > 9:
         raise ValueError(f"{path}: expected labels 0..9, got {records[:, 0].max()}")
@@ -86,4 +90,6 @@ def _from_tar(path: Path) -> list[bytes]:
         with tarfile.open(fileobj=io.BytesIO(_contents(path))) as archive:
             return [archive.extractfile(f"cifar-10-batches-bin/{name}").read() for name in CIFAR_BATCHES]
     except (tarfile.TarError, KeyError) as error:
-        raise ValueError(f"{path}: not the binary version of CIFAR-10 ({error}); replace it or remove it") from error
+        raise ValueError(
+            f"{path}: not the binary version of CIFAR-10 ({error}); replace it or remove it"
+        ) from error

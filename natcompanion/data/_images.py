@@ -91,8 +91,9 @@ def choose(
     elif split == "test":
         order = own + spread(labels[own:], seed) if official_test else order[train + validation :]
     else:
-        ends = {"train": (0, train), "validation": (train, train + validation), "train+validation": (0, train + validation)}
-        order = order[slice(*ends[split])]
+        low = train if split == "validation" else 0
+        high = train if split == "train" else train + validation
+        order = order[low:high]
     if classes is not None:
         order = order[np.isin(labels[order], _known_classes(classes, labels))]
     return order if n is None else order[: whole(n, "n", 1, len(order))]
@@ -100,7 +101,7 @@ def choose(
 
 def _known_classes(classes: Sequence[int], labels: np.ndarray) -> list[int]:
     known = np.unique(labels).tolist()
-    wanted = list(classes) if isinstance(classes, (Sequence, np.ndarray)) and not isinstance(classes, str) else [classes]
+    wanted = list(classes) if isinstance(classes, (list, tuple, range, np.ndarray)) else [classes]
     if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(known):
         raise ValueError(f"classes: expected different labels out of {known}, got {classes!r}")
     return wanted
@@ -110,7 +111,9 @@ def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """Return ``dtype``, or torch's default, if it can hold numbers between 0 and 1."""
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"dtype: expected a floating-point torch.dtype, got {dtype}; images are scaled to [0, 1]")
+        raise ValueError(
+            f"dtype: expected a floating-point torch.dtype, got {dtype}; images are scaled to [0, 1]"
+        )
     return dtype
 
 

@@ -113,7 +113,9 @@ def mnist(
     if full:
         return _idx_set(MNIST, n, size, split, seed, classes, folder, dtype)
     if folder is not None:
-        raise ValueError("folder: expected full=True with it, got full=False; the 5,000 digits need no folder")
+        raise ValueError(
+            "folder: expected full=True with it, got full=False; the 5,000 digits need no folder"
+        )
     pixels, labels = _embedded_digits()
     chosen = choose(labels, n=n, split=split, seed=seed, classes=classes, train=3000, validation=1000)
     return to_tensors(pixels[chosen], labels[chosen], size, dtype)
@@ -131,8 +133,9 @@ def fashion_mnist(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return Fashion-MNIST: pictures of ten kinds of clothing, in the format of MNIST.
 
-    Arguments, splits and errors are those of :func:`mnist` with ``full=True``; the folders below a data folder are
-    ``fashion-mnist`` and ``FashionMNIST/raw``. Debian's package ``dataset-fashion-mnist`` is found without a setting.
+    Arguments, splits and errors are those of :func:`natcompanion.data.mnist` with ``full=True``; the folders
+    below a data folder are ``fashion-mnist`` and ``FashionMNIST/raw``. Debian's package ``dataset-fashion-mnist`` is
+    found without a setting.
 
     Returns
     -------
@@ -176,8 +179,8 @@ def cifar10(
     """Return CIFAR-10: colour pictures of ten kinds of things.
 
     Splits: 40,000 train, 10,000 validation, 10,000 test (the official test part). The other arguments and the errors
-    are those of :func:`mnist` with ``full=True``. It reads the binary version, ``cifar-10-binary.tar.gz`` or the
-    ``.bin`` files from it; below a data folder they may lie in ``cifar-10`` or ``cifar-10-batches-bin``.
+    are those of :func:`natcompanion.data.mnist` with ``full=True``. It reads the binary version,
+    ``cifar-10-binary.tar.gz`` or the ``.bin`` files from it; below a data folder they may lie in ``cifar-10`` or ``cifar-10-batches-bin``.
 
     Returns
     -------
@@ -189,7 +192,14 @@ def cifar10(
     pixels, labels = load_cifar(folder)
     test = len(labels) // 6
     chosen = choose(
-        labels, n=n, split=split, seed=seed, classes=classes, train=4 * test, validation=test, official_test=test
+        labels,
+        n=n,
+        split=split,
+        seed=seed,
+        classes=classes,
+        train=4 * test,
+        validation=test,
+        official_test=test,
     )
     return to_tensors(pixels[chosen], labels[chosen], size, dtype)
 
@@ -204,7 +214,7 @@ def digits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the 1,797 small handwritten digits that scikit-learn carries: 8 by 8 pixels, 17 grey levels.
 
-    Splits: 1,077 train, 360 validation, 360 test. The arguments are those of :func:`mnist`.
+    Splits: 1,077 train, 360 validation, 360 test. The arguments are those of :func:`natcompanion.data.mnist`.
 
     Returns
     -------

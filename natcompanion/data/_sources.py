@@ -24,7 +24,12 @@ class Source:
 
 
 # MD5 sums: the training images, training labels, test images and test labels as their authors published them.
-IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 MNIST = Source(
     name="MNIST",
     folders=("mnist", "MNIST/raw"),
@@ -122,14 +127,18 @@ def _read(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     labels = [read_idx(path, ndim=1) for path in paths[1::2]]
     for path, images, names in zip(paths[0::2], pixels, labels, strict=True):
         if images.shape != (len(names), 28, 28):
-            raise ValueError(f"{path}: expected shape ({len(names)}, 28, 28) to match the labels, got {images.shape}")
+            raise ValueError(
+                f"{path}: expected shape ({len(names)}, 28, 28) to match the labels, got {images.shape}"
+            )
     return np.concatenate(pixels), np.concatenate(labels)
 
 
 def _download(source: Source, folder: str | os.PathLike | None, notes: list[str]) -> list[Path]:
     if folder is not None:
         raise DataUnavailable(
-            f"{source.name} is not in the given folder:\n" + "\n".join(notes) + f"\nPut {_names(source)} there."
+            f"{source.name} is not in the given folder:\n"
+            + "\n".join(notes)
+            + f"\nPut {_names(source)} there."
         )
     try:
         subfolder = source.folders[0]

@@ -15,6 +15,7 @@ import requests
 from tqdm import tqdm
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two packets
+CHUNK = 1 << 12  # bytes; what came of an unfinished chunk is lost when a download breaks off
 QUIET = 60  # seconds without a write after which an unfinished file counts as abandoned
 
 
@@ -81,7 +82,8 @@ def fetch(name: str, md5: str, mirrors: Sequence[str], subfolder: str) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    cause = getattr(error.args[0], "reason", error) if error.args else error  # the cause, without urllib3's wrapping
+    """Return the cause without the wrapping that urllib3 puts around it."""
+    cause = getattr(error.args[0], "reason", error) if error.args else error
     return " ".join(str(cause).split()) or type(error).__name__
 
 
@@ -91,7 +93,9 @@ def _retrieve(url: str, md5: str, final: Path) -> Path:
     level = logger.level
     logger.setLevel(logging.WARNING)  # pooch would announce each download on stderr
     try:
-        pooch.retrieve(url, known_hash=f"md5:{md5}", fname=final.name, path=final.parent, downloader=downloader)
+        pooch.retrieve(
+            url, known_hash=f"md5:{md5}", fname=final.name, path=final.parent, downloader=downloader
+        )
     finally:
         logger.setLevel(level)
     return final
@@ -115,9 +119,11 @@ def _download(url: str, output: str, _pooch: object, *, final: Path) -> None:
 def _save(answer: requests.Response, part: Path, start: int) -> None:
     size = int(answer.headers.get("Content-Length", 0))
     total = start + size if size else None
-    bar = tqdm(desc=answer.url.rsplit("/", 1)[-1], initial=start, total=total, unit="B", unit_scale=True, leave=False)
-    with bar, open(part, "ab" if start else "wb") as file:
-        for chunk in answer.iter_content(1 << 16):
+    bar = tqdm(
+        desc=answer.url.rsplit("/", 1)[-1], initial=start, total=total, unit="B", unit_scale=True, leave=False
+    )
+    with bar, open(part, "ab" if start else "wb", buffering=0) as file:
+        for chunk in answer.iter_content(CHUNK):
             file.write(chunk)
             bar.update(len(chunk))
 

@@ -33,7 +33,7 @@ def describe(**point):
 
 
 def shown(box, indices):
-    """Return the HTML value of the leaf that a browser shows with the sliders at ``indices``, by following the links."""
+    """Return the HTML that a browser shows with the sliders at ``indices``, by following the links."""
     sliders, node = box.children[:-1], box.children[-1]
     links = {link.target: link.source for link in widget._instances.values() if isinstance(link, Link)}
     at = dict(zip(sliders, indices, strict=True))
@@ -42,6 +42,12 @@ def shown(box, indices):
         assert trait == "index"
         node = node.children[at[source]]
     return node.value
+
+
+def texts(value):
+    """Return the alternative text and the caption in the HTML of a frame."""
+    found = re.search('alt="([^"]*)".*<figcaption[^>]*>([^<]*)<', value)
+    return [html.unescape(text) for text in found.groups()]
 
 
 def picture(value):
@@ -64,15 +70,15 @@ def test_every_combination_of_sliders_shows_its_own_frame(grid):
     for indices in itertools.product(*(range(len(value)) for value in values)):
         point = {name: value[i] for name, value, i in zip(grid, values, indices, strict=True)}
         value = shown(box, indices)
-        assert value.count(html.escape(describe(**point))) == 2, "alternative text and caption"
+        assert texts(value) == [describe(**point)] * 2
         pictures.add(picture(value).tobytes())
     assert len(pictures) == np.prod([len(value) for value in values])
 
 
 def test_swapped_parameters_would_be_seen():
     box = explore(draw, describe, a=[1, 2], b=[1, 2])
-    assert html.escape(describe(a=1, b=2)) in shown(box, (0, 1))
-    assert html.escape(describe(a=1, b=2)) not in shown(box, (1, 0))
+    assert describe(a=1, b=2) in texts(shown(box, (0, 1)))
+    assert describe(a=1, b=2) not in texts(shown(box, (1, 0)))
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=["one", "two", "three"])
@@ -84,7 +90,7 @@ def test_any_start_point(grid):
     for slider in box.children[:-1]:
         assert slider.index == len(slider.options) - 1 == node.selected_index
         node = node.children[node.selected_index]
-    assert html.escape(describe(**start)) in node.value
+    assert describe(**start) in texts(node.value)
     assert describe(**start) in box._repr_mimebundle_()["text/plain"]
 
 
@@ -96,7 +102,9 @@ def test_a_start_that_differs_by_rounding_is_found():
 
 
 def test_the_output_has_a_view_and_a_plain_text_without_identifiers():
-    first, second = (explore(draw, lambda eps: "KL is 3.61.", eps=[0.5, 1.0])._repr_mimebundle_() for _ in range(2))
+    first, second = (
+        explore(draw, lambda eps: "KL is 3.61.", eps=[0.5, 1.0])._repr_mimebundle_() for _ in range(2)
+    )
     assert first["text/plain"] == second["text/plain"] == "[eps = 0.5] KL is 3.61."
     assert "application/vnd.jupyter.widget-view+json" in first
     view = "application/vnd.jupyter.widget-view+json"
@@ -122,7 +130,7 @@ def test_text_is_escaped():
     box = explore(draw, lambda kind: nasty + kind, kind=['"><b>x</b>', "b"])
     value = shown(box, (0,))
     assert "<script" not in value and "<b>" not in value
-    assert re.search(r'alt="([^"]*)"', value)[1] == html.escape(nasty + '"><b>x</b>')
+    assert texts(value) == [nasty + '"><b>x</b>'] * 2
 
 
 def test_frames_have_one_size_white_ground_and_few_bytes():
@@ -131,10 +139,10 @@ def test_frames_have_one_size_white_ground_and_few_bytes():
         figure.text(0, 0, eps)
         return figure
 
-    box = explore(grey, lambda eps: "x" * int(100 * eps), eps=[1, 5], dpi=192)
+    box = explore(grey, lambda eps: "x" * eps, eps=[1, 5], dpi=192)
     values = [shown(box, (i,)) for i in range(2)]
     assert all('width="192" height="96"' in value for value in values)
-    assert len({re.search("min-height:[^\"]*", value)[0] for value in values}) == 1
+    assert all('visibility:hidden">xxxxx</div>' in value for value in values), "room for the longest caption"
     for value in values:
         image = picture(value)
         assert image.size == (384, 192) and image.mode == "RGB"
@@ -202,7 +210,7 @@ def test_functions_that_cannot_be_copied_are_drawn_here():
         return draw(k=k)
 
     box = explore(closure, describe, k=[1, 2, 3, 4], workers=2)
-    assert html.escape(describe(k=4)) in shown(box, (3,))
+    assert describe(k=4) in texts(shown(box, (3,)))
 
 
 def test_slow_drawings_go_to_workers(monkeypatch):
@@ -249,18 +257,18 @@ def has_dpi(k, dpi):
         (ValueError, "at most 400 frames, got 21 x 20 = 420", {"k": range(21), "l": range(20)}),
         (ValueError, "start: expected k to be one of 1, 2, got 3", {"k": [1, 2], "start": {"k": 3}}),
         (ValueError, "start: expected keys among k, got 'x'", {"k": [1], "start": {"x": 3}}),
-        (ValueError, "start: expected a dict .* a parameter cannot be called 'start'", {"k": [1], "start": [1, 2]}),
+        (ValueError, "start: expected a dict .* cannot be called 'start'", {"k": [1], "start": [1, 2]}),
         (ValueError, "labels: expected keys among k, got 'x'", {"k": [1], "labels": {"x": "X"}}),
         (ValueError, "draw: its parameter 'dpi' has the name of an option", {"k": [1], "draw": has_dpi}),
         (ValueError, "draw: expected a function", {"k": [1], "draw": 3}),
-        (ValueError, "draw: expected a matplotlib Figure at k = 1, got NoneType", {"k": [1], "draw": nothing}),
+        (ValueError, "draw: expected a matplotlib Figure at k = 1, got None", {"k": [1], "draw": nothing}),
         (ValueError, "draw: expected figures of one size, got .*96, 96.* at k = 1 and .*192, 96.* at k = 2",
          {"k": [1, 2], "draw": grows}),
         (ValueError, "describe: expected a sentence at k = 1, got None", {"k": [1], "describe": nothing}),
-        (ValueError, "describe: expected a sentence at k = 1, got ' '", {"k": [1], "describe": lambda k: " "}),
-        (RuntimeError, "describe failed at k = 1: ZeroDivisionError", {"k": [1], "describe": lambda k: 1 / 0}),
+        (ValueError, "describe: .* sentence at k = 1, got ' '", {"k": [1], "describe": lambda k: " "}),
+        (RuntimeError, "describe failed at k = 1: ZeroDiv", {"k": [1], "describe": lambda k: 1 / 0}),
         (RuntimeError, "draw failed at k = 0.5: ZeroDivisionError", {"k": [0.5], "draw": lambda k: 1 / 0}),
-        (RuntimeError, "draw failed at k = 1: TypeError: .*unexpected keyword", {"k": [1], "draw": lambda x: 0}),
+        (RuntimeError, "draw failed at k = 1: TypeError: .*unexpected", {"k": [1], "draw": lambda x: 0}),
         (RuntimeError, "draw failed at k = 1: (?s:.*)unknown", {"k": [1], "draw": late}),
     ],
 )  # fmt: skip
@@ -280,7 +288,9 @@ def test_live_controls_and_values():
         {"lr": 0.6, "eps": 1e-4, "T": 3, "n": 100, "kind": "zca", "digits": "three versus five"}
     )
     assert type(box.point["n"]) is int and type(box.point["T"]) is int
-    assert box._repr_mimebundle_()["text/plain"].startswith("[lr = 0.6, eps = 0.0001, T = 3, n = 100, kind = zca")
+    assert box._repr_mimebundle_()["text/plain"].startswith(
+        "[lr = 0.6, eps = 0.0001, T = 3, n = 100, kind = zca"
+    )
     assert "nc-live" in box._dom_classes
 
 
@@ -292,13 +302,13 @@ def test_live_draws_at_start_and_on_run_and_marks_a_stale_picture():
         return draw(T=T)
 
     box = live(busy, describe, start={"T": 2}, T=(1, 10))
-    assert calls == [2] and html.escape(describe(T=2)) in box.result.value
+    assert calls == [2] and describe(T=2) in texts(box.result.value)
     box.controls["T"].value = 7
-    assert calls == [2] and html.escape(describe(T=2)) in box.result.value
+    assert calls == [2] and describe(T=2) in texts(box.result.value)
     assert "nc-stale" in box.result._dom_classes and "still at T = 2. Press Run" in box.status.value
     box.button.click()
     assert calls == [2, (7, True, "Running…")]
-    assert html.escape(describe(T=7)) in box.result.value and not box.button.disabled
+    assert describe(T=7) in texts(box.result.value) and not box.button.disabled
     assert box.button.description == "Run" and "nc-stale" not in box.result._dom_classes
     box.controls["T"].value = 8
     box.controls["T"].value = 7
@@ -313,10 +323,12 @@ def test_live_shows_errors_and_recovers(capsys):
 
     box = live(fails, describe, start={"T": 7}, T=(1, 10))
     assert "ValueError: &lt;b&gt;expected&lt;/b&gt; T != 7" in box.result.value
-    assert "<img" not in box.result.value and "Failed at T = 7" in box.status.value and not box.button.disabled
+    assert (
+        "<img" not in box.result.value and "Failed at T = 7" in box.status.value and not box.button.disabled
+    )
     box.controls["T"].value = 8
     box.button.click()
-    assert html.escape(describe(T=8)) in box.result.value and "Failed" not in box.status.value
+    assert describe(T=8) in texts(box.result.value) and "Failed" not in box.status.value
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
 

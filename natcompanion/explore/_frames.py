@@ -2,8 +2,8 @@
 
 import base64
 import html
+import inspect
 import io
-import math
 import pickle
 import sys
 import time
@@ -62,10 +62,8 @@ def check_names(names: Sequence[str], options: Sequence[str], functions: Mapping
     for label, function in functions.items():
         if not callable(function):
             raise ValueError(f"{label}: expected a function of the slider values, got {function!r}")
-        code = getattr(function, "__code__", None)
-        taken = sorted(set(options) & set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()))
-        if taken:
-            raise ValueError(f"{label}: its parameter {taken[0]!r} has the name of an option; rename the parameter")
+        for taken in inspect.signature(function).parameters.keys() & set(options):
+            raise ValueError(f"{label}: its parameter {taken!r} has the name of an option; rename it")
     if not names:
         raise ValueError("expected at least one slider, got none; give one as a keyword, such as eps=…")
 
@@ -103,18 +101,22 @@ def render(draw: Draw, describe: Describe, point: Point, dpi: float) -> Frame:
     """
     figure = _call("draw", draw, point)
     if not isinstance(figure, Figure):
-        raise ValueError(f"draw: expected a matplotlib Figure at {name_point(point)}, got {type(figure).__name__}")
+        raise ValueError(
+            f"draw: expected a matplotlib Figure at {name_point(point)}, got {type(figure).__name__}"
+        )
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close(figure)
     text = _call("describe", describe, point)
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"describe: expected a sentence at {name_point(point)}, got {text!r}")
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    uri = _call("draw", lambda **_: _encode(figure, dpi), point)  # layout and mathtext can fail as late as here
+    uri = _call("draw", lambda **_: _encode(figure, dpi), point)  # layout and mathtext can still fail here
     return Frame(uri, width, height, " ".join(text.split()))
 
 
-def render_all(draw: Draw, describe: Describe, points: Sequence[Point], dpi: float, workers: int | None) -> list[Frame]:
+def render_all(
+    draw: Draw, describe: Describe, points: Sequence[Point], dpi: float, workers: int | None
+) -> list[Frame]:
     """Return the frames at all points, drawn by several processes if that is quicker.
 
     Drawing starts here. The time of the second frame (the first one warms caches) says whether workers pay.
@@ -129,14 +131,16 @@ def render_all(draw: Draw, describe: Describe, points: Sequence[Point], dpi: flo
     return frames + (_parallel(draw, describe, rest, dpi, workers) or _render_each(draw, describe, rest, dpi))
 
 
-def frame_html(frame: Frame, longest: int = 0) -> str:
-    """Return the figure with alternative text and caption, as high as a caption of ``longest`` characters needs."""
-    text = html.escape(frame.text, quote=True)
-    lines = math.ceil(max(longest, len(frame.text)) * 7.5 / frame.width)  # a character is about 7.5 pixels wide
+def frame_html(frame: Frame, longest: str = "") -> str:
+    """Return the figure with alternative text and caption, as high as the ``longest`` caption makes it."""
+    text, longest = html.escape(frame.text), html.escape(longest)
+    below = f"grid-area:2/1;max-width:{frame.width}px;line-height:1.5"
     return (
-        f'<figure style="margin:0"><img src="{frame.uri}" alt="{text}" width="{frame.width}" height="{frame.height}" '
-        f'style="max-width:100%;height:auto;background:#fff"><figcaption style="max-width:{frame.width}px;'
-        f'line-height:1.5;min-height:{1.5 * lines:g}em">{text}</figcaption></figure>'
+        '<figure style="display:grid;grid-template-columns:minmax(0,1fr);margin:0">'
+        f'<img src="{frame.uri}" alt="{text}" width="{frame.width}" height="{frame.height}" '
+        'style="max-width:100%;height:auto;background:#fff">'
+        f'<figcaption style="{below}">{text}</figcaption>'
+        f'<div aria-hidden="true" style="{below};visibility:hidden">{longest}</div></figure>'
     )
 
 
@@ -165,7 +169,9 @@ def _render_each(draw: Draw, describe: Describe, points: Sequence[Point], dpi: f
     return [render(draw, describe, point, dpi) for point in points]
 
 
-def _render_with(state: tuple, draw: Draw, describe: Describe, points: Sequence[Point], dpi: float) -> list[Frame]:
+def _render_with(
+    state: tuple, draw: Draw, describe: Describe, points: Sequence[Point], dpi: float
+) -> list[Frame]:
     """In a worker: take over the style and the default dtype of the notebook, then draw."""
     style, dtype = state
     matplotlib.rcParams.update(style)
@@ -177,23 +183,27 @@ def _render_with(state: tuple, draw: Draw, describe: Describe, points: Sequence[
 
 
 def _notebook_state() -> tuple:
-    """Return what a worker must know to draw the same picture: changed style settings, and torch's default dtype."""
-    default, torch = matplotlib.rcParamsDefault, sys.modules.get("torch")
-    changed = {k: v for k, v in matplotlib.rcParams.items() if v != default[k] and not k.startswith("backend")}
-    return changed, torch.get_default_dtype() if torch else None
+    """Return what a worker needs to draw the same picture: changed style settings, torch's default dtype."""
+    default, now = matplotlib.rcParamsDefault, matplotlib.rcParams
+    style = {k: now[k] for k in now if now[k] != default[k] and not k.startswith("backend")}
+    torch = sys.modules.get("torch")
+    return style, torch.get_default_dtype() if torch else None
 
 
-def _parallel(draw: Draw, describe: Describe, points: Sequence[Point], dpi: float, workers: int) -> list[Frame] | None:
+def _parallel(
+    draw: Draw, describe: Describe, points: Sequence[Point], dpi: float, workers: int
+) -> list[Frame] | None:
     """Return the frames drawn by ``workers`` processes, or None if that is not possible here."""
     if workers < 2 or len(points) < 2:
         return None
     state = _notebook_state()
-    tasks = [joblib.delayed(_render_with)(state, draw, describe, points[k::workers], dpi) for k in range(workers)]
+    shares = [points[k::workers] for k in range(workers)]
+    tasks = [joblib.delayed(_render_with)(state, draw, describe, share, dpi) for share in shares]
     try:
-        shares = joblib.Parallel(n_jobs=workers, backend="loky")(tasks)
+        drawn = joblib.Parallel(n_jobs=workers, backend="loky")(tasks)
     except (BrokenProcessPool, pickle.PicklingError, TypeError, AttributeError):
         return None  # a worker was killed, or a function refers to something that cannot be copied
     frames: list[Any] = [None] * len(points)
-    for k, share in enumerate(shares):
+    for k, share in enumerate(drawn):
         frames[k::workers] = share
     return frames

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ipywidgets import HTML, Layout, SelectionSlider, Stack, Widget, jslink
 
 from natcompanion.explore._frames import (
@@ -36,13 +37,14 @@ def explore(
 ) -> Described:
     """Return an interactive figure whose sliders work without a kernel.
 
-    Every point of the grid is drawn once. The picture, its alternative text and its caption change with the sliders.
+    Every point of the grid is drawn once. The picture, its alternative text and its caption change with the
+    sliders.
 
     Parameters
     ----------
     draw : callable
-        ``draw(**point)`` returns a `matplotlib.figure.Figure`, of the same size at every point. It is shown on opaque
-        white with a palette of 48 colours.
+        ``draw(**point)`` returns a `matplotlib.figure.Figure`, of the same size at every point. It is shown
+        on opaque white with a palette of 48 colours.
     describe : callable
         ``describe(**point)`` returns the sentence that is alternative text and caption.
     start : dict, optional
@@ -50,24 +52,24 @@ def explore(
     labels : dict, optional
         Label of the slider of a parameter. Default: its name.
     dpi : float
-        Dots per inch of the picture. The shown size is 96 pixels per inch of the figure, or the width of the page.
+        Dots per inch of the picture. It is shown at 96 pixels per inch of the figure, or narrower to fit.
     workers : int, optional
-        Number of processes that draw. Default: two if more than about 10 s of drawing is left after two frames,
-        else one. The functions and what they refer to are copied to the workers.
+        Number of processes that draw. Default: two if more than about 10 s of drawing is left after two
+        frames, else one. The functions and what they refer to are copied to the workers.
     **grid : iterable
         One to three parameters, each with its values: numbers or names.
 
     Returns
     -------
     ipywidgets.VBox
-        With the class ``nc-explore``: the sliders over the picture. Each frame has the class ``nc-frame``. Its plain
-        text is the description at the start point.
+        With the class ``nc-explore``: the sliders over the picture. Each frame has the class ``nc-frame``.
+        Its plain text is the description at the start point.
 
     Raises
     ------
     ValueError
-        If the grid, ``start``, ``labels``, or what the functions return is not as above, or if there are more than 400
-        frames.
+        If the grid, ``start``, ``labels``, or what the functions return is not as above, or if there are more
+        than 400 frames.
     RuntimeError
         If ``draw`` or ``describe`` raises; the message names the point.
 
@@ -98,8 +100,8 @@ def explore(
             f"and {frames[other][1:3]} at {name_point(points[other])}; give figsize in draw"
         )
 
-    longest = max(len(frame.text) for frame in frames)
-    layout, style = Layout(width="100%"), HTML().style  # shared by all frames: they are most of the saved state
+    longest = max((frame.text for frame in frames), key=len)
+    layout, style = Layout(width="100%"), HTML().style  # shared, which makes the saved state smaller
     leaves = [HTML(frame_html(frame, longest), layout=layout, style=style) for frame in frames]
     for leaf in leaves:
         leaf.add_class("nc-frame")
@@ -114,16 +116,11 @@ def explore(
         )
         for name in values
     ]
-    at = first_point(values, first)
+    at = {name: values[name][first[name]] for name in values}
     text = frames[points.index(at)].text
     box = Described([*sliders, _nest(leaves, sliders)], f"[{name_point(at)}] {text}")
     box.add_class("nc-explore")
     return box
-
-
-def first_point(values: Mapping[str, Sequence[Any]], first: Mapping[str, int]) -> dict[str, Any]:
-    """Return the values at the given indices."""
-    return {name: values[name][first[name]] for name in values}
 
 
 def _nest(leaves: Sequence[Widget], sliders: Sequence[SelectionSlider]) -> Stack:
@@ -156,7 +153,8 @@ def _check_values(name: str, given: Iterable[Any]) -> list[Any]:
     expected = f"{name}: expected a list of distinct numbers or names"
     if isinstance(given, (str, Mapping)) or not hasattr(given, "__iter__"):
         raise ValueError(f"{expected}, got {given!r}")
-    values = [v.item() if type(v).__module__ == "numpy" and hasattr(v, "item") else v for v in _to_list(given)]
+    values = given.tolist() if hasattr(given, "tolist") else list(given)  # of arrays and tensors
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
     if not values:
         raise ValueError(f"{expected}, got an empty one")
     for value in values:
@@ -166,10 +164,6 @@ def _check_values(name: str, given: Iterable[Any]) -> list[Any]:
     if twice:
         raise ValueError(f"{expected}, got {twice[0]!r} twice")
     return values
-
-
-def _to_list(given: Iterable[Any]) -> list[Any]:
-    return given.tolist() if hasattr(given, "tolist") else list(given)  # arrays and tensors give Python numbers
 
 
 def _start_indices(start: Mapping[str, Any], values: Mapping[str, list[Any]]) -> dict[str, int]:

@@ -45,24 +45,24 @@ def live(
 ) -> Described:
     """Return a figure that the kernel draws at any point of ranges when the reader presses Run.
 
-    The picture at the start point is drawn at once. While ``draw`` runs, the button says so and is disabled. If it
-    raises, the reader sees the type and message of the error in place of the picture. A picture that no longer belongs
-    to the sliders is dimmed and says which point it shows. Tag the cell ``remove-cell``.
+    The picture at the start point is drawn at once. While ``draw`` runs, the button says so and is disabled.
+    If it raises, the reader sees the type and message of the error in place of the picture. A picture that no
+    longer belongs to the sliders is dimmed and says which point it shows. Tag the cell ``remove-cell``.
 
     Parameters
     ----------
     draw, describe : callable
         As for `natcompanion.explore.explore`.
     start : dict, optional
-        Values, of some or all parameters, at which the sliders stand first. Default: the middle of the range (the
-        geometric one for a logarithmic range), or the first name.
+        Values, of some or all parameters, at which the sliders stand first. Default: the middle of the range
+        (the geometric one for a logarithmic range), or the first name.
     labels : dict, optional
         Label of the control of a parameter. Default: its name.
     dpi : float
         Dots per inch of the picture.
     **ranges : tuple or list
-        ``(low, high)``, ``(low, high, "log")`` or a list of names or numbers. A range between two integers gives
-        integers.
+        ``(low, high)``, ``(low, high, "log")`` or a list of names or numbers. A range between two integers
+        gives integers.
 
     Returns
     -------
@@ -98,9 +98,11 @@ def live(
 class _Live(Described):
     """The controls, the Run button, the status line and the picture."""
 
-    def __init__(self, draw: Draw, describe: Describe, dpi: float, ranges: Mapping, controls: Mapping) -> None:
+    def __init__(
+        self, draw: Draw, describe: Describe, dpi: float, ranges: Mapping, controls: Mapping
+    ) -> None:
         self.draw, self.describe, self.dpi, self.ranges, self.controls = draw, describe, dpi, ranges, controls
-        self.button = Button(description="Run", button_style="primary", tooltip="Draw the picture at these values")
+        self.button = Button(description="Run", button_style="primary", tooltip="Draw at these values")
         self.status, self.result = HTML(), HTML(layout=Layout(width="100%"))
         self.result.add_class("nc-frame")
         super().__init__([*controls.values(), HBox([self.button, self.status]), self.result], "")
@@ -131,7 +133,8 @@ class _Live(Described):
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the reader sees it
             cause = error.__cause__ or error
             self.message = f"{type(cause).__name__}: {cause}"
-            self.result.value = f'<pre role="alert" style="white-space:pre-wrap">{html.escape(self.message)}</pre>'
+            shown = html.escape(self.message)
+            self.result.value = f'<pre role="alert" style="white-space:pre-wrap">{shown}</pre>'
             self.outcome = f"Failed at {name_point(self.shown)}."
         self.button.disabled, self.button.description = False, "Run"
         self._mark_stale()
@@ -142,9 +145,8 @@ class _Live(Described):
         self._say(f"The picture is still at {name_point(self.shown)}. Press Run." if stale else self.outcome)
 
     def _say(self, text: str) -> None:
-        self.status.value = (
-            f"<style>.nc-stale {{ opacity: 0.4 }}</style><span aria-live='polite' role='status'>{html.escape(text)}</span>"
-        )
+        style = "<style>.nc-stale { opacity: 0.4 }</style>"
+        self.status.value = f'{style}<span role="status" aria-live="polite">{html.escape(text)}</span>'
 
 
 def _integers(given: tuple | list) -> bool:
@@ -188,7 +190,9 @@ def _check_range(name: str, given: Any) -> tuple[float, float, bool]:
     """Return the ends of a range and whether it is logarithmic."""
     shape = isinstance(given, tuple) and len(given) in (2, 3) and given[2:] in ((), ("log",))
     if not shape or not all(isinstance(end, (int, float)) and math.isfinite(end) for end in given[:2]):
-        raise ValueError(f'{name}: expected (low, high), (low, high, "log") or a list of names, got {given!r}')
+        raise ValueError(
+            f'{name}: expected (low, high), (low, high, "log") or a list of names, got {given!r}'
+        )
     low, high = given[:2]
     if low >= high or (len(given) == 3 and low <= 0):
         raise ValueError(f"{name}: expected low < high, and low > 0 for a logarithmic range, got {given!r}")

@@ -1,4 +1,4 @@
-"""A real JupyterLab with a live kernel: its reader moves sliders by keyboard, presses Run, and sees what happens."""
+"""A real JupyterLab with a live kernel: a reader moves sliders by keyboard, presses Run, sees what happens."""
 
 import os
 import re
@@ -17,10 +17,10 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 pytestmark = pytest.mark.browser
 
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 FUNCTIONS = """
 import time

@@ -1,0 +1,69 @@
+"""The method of conjugate gradients (Hestenes & Stiefel 1952), for positive definite matrices."""
+
+from typing import Any
+
+import torch
+
+from natcompanion.solvers.solution import Reason, Run, Solution, System, solve
+
+
+def conjugate_gradient(
+    A: Any,
+    b: torch.Tensor,
+    rtol: float = 1e-4,
+    max_iter: int | None = None,
+    x0: torch.Tensor | None = None,
+    preconditioner: Any = None,
+) -> Solution:
+    r"""Solve ``A x = b`` for a positive semi-definite ``A``.
+
+    After k steps ``x`` minimizes :math:`\tfrac12 x^T A x - b^T x` over ``x0`` plus the first k Krylov vectors.
+    If ``A`` is singular but ``b`` lies in its range, this still converges. If ``b`` does not, there is no
+    solution, the curvature of the search directions falls to zero, and the solver stops and says so.
+
+    Parameters
+    ----------
+    A
+        A symmetric (P, P) matrix, or anything with ``A @ v`` for vectors (P,).
+    b
+        The right-hand side (P,).
+    rtol
+        Stop when ``|b - A x| <= rtol |b|``.
+    max_iter
+        Most products with ``A`` (100, or 5 P if that is more, by default).
+    x0
+        Where to start; zero by default.
+    preconditioner
+        Anything with ``P @ r``, an approximation of the inverse of ``A``; symmetric, positive definite.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, ``b`` has NaN entries, or a matrix ``A`` is not symmetric.
+
+    Source: revisiting Section 8.3, Algorithm 1 (``linear_cg``).
+    """
+    return solve(_run, A, b, rtol, max_iter, x0, preconditioner)
+
+
+def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
+    x = torch.zeros_like(r)
+    z = system.precondition(r)
+    p, rz, largest = z, float(r @ z), 0.0
+    for k in range(max_iter):
+        Ap = system.product(p)
+        curvature, length = float(p @ Ap), float(p @ p)
+        if not abs(curvature) < float("inf") or not 0 < length < float("inf"):
+            return Run(x, k + 1, Reason.NOT_FINITE)
+        largest = max(largest, curvature / length)
+        if rz <= 0 or curvature <= system.negligible * largest * length:
+            return Run(x, k + 1, Reason.NOT_POSITIVE_DEFINITE)
+        step = rz / curvature
+        x = x + step * p
+        r = r - step * Ap
+        if float(r.norm()) <= tolerance:
+            return Run(x, k + 1)
+        z = system.precondition(r)
+        rz, rz_old = float(r @ z), rz
+        p = z + (rz / rz_old) * p
+    return Run(x, max_iter)

@@ -1,0 +1,48 @@
+"""The Lanczos process (Lanczos 1950; preconditioned as by Paige & Saunders 1975)."""
+
+from collections.abc import Iterator
+from math import sqrt
+
+import torch
+
+from natcompanion.solvers.solution import System
+
+KEPT = 2**24
+"""Numbers kept to hold the vectors orthogonal; beyond this, rounding may slowly spoil their orthogonality."""
+
+
+def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, float, torch.Tensor]]:
+    r"""Yield ``(alpha_k, beta_k, beta_{k+1}, v_k)`` of the tridiagonal matrix that ``A`` is in the basis ``v``.
+
+    :math:`A V_k = V_{k+1} T`, with ``alpha`` on the diagonal of ``T`` and ``beta`` beside it. With a preconditioner P
+    the vectors are orthogonal in the inner product of its inverse, and ``v_1`` is ``P r / beta_1``. Without one, each
+    new vector is made orthogonal to those kept. A ``beta_{k+1}`` at the level of rounding is given as 0: the space is
+    invariant.
+    """
+    kept = (
+        torch.empty(min(len(r), KEPT // len(r)), len(r)).to(r)
+        if system.preconditioner is None
+        else r[:0, None]
+    )
+    before, current = torch.zeros_like(r), r
+    z = system.precondition(current)
+    beta = sqrt(max(float(current @ z), 0.0))
+    beta_old, size, k = 0.0, 0.0, 0
+    while beta > 0:
+        v = z / beta
+        y = system.product(v)
+        if beta_old:
+            y = y - (beta / beta_old) * before
+        alpha = float(v @ y)
+        y = y - (alpha / beta) * current
+        if k < len(kept):
+            kept[k] = v
+            y = y - kept[: k + 1].mT @ (kept[: k + 1] @ y)
+        before, current, z = current, y, system.precondition(y)
+        square = float(current @ z)
+        beta_next = sqrt(square) if square > 0 else square
+        size = max(size, abs(alpha) + beta_old)
+        if beta_next <= system.negligible * size:
+            beta_next = 0.0
+        yield alpha, beta, beta_next, v
+        beta_old, beta, k = beta, beta_next, k + 1

@@ -1,0 +1,57 @@
+"""MINRES (Paige & Saunders 1975), for symmetric matrices, definite or not."""
+
+from math import hypot, inf, isfinite
+from typing import Any
+
+import torch
+
+from natcompanion.solvers.lanczos import lanczos
+from natcompanion.solvers.solution import Reason, Run, Solution, System, solve
+
+
+def minres(
+    A: Any,
+    b: torch.Tensor,
+    rtol: float = 1e-4,
+    max_iter: int | None = None,
+    x0: torch.Tensor | None = None,
+    preconditioner: Any = None,
+) -> Solution:
+    """Solve ``A x = b`` for a symmetric ``A``, definite or not.
+
+    After k steps ``x`` has the smallest residual over ``x0`` plus the first k Krylov vectors. If the system has no
+    solution, the result is a least-squares solution, but not the shortest one, and ``converged`` is false: use
+    :func:`natcompanion.solvers.minres_qlp`. Arguments and errors as in
+    :func:`natcompanion.solvers.conjugate_gradient`.
+
+    Source: revisiting Section 8.3.
+    """
+    return solve(_run, A, b, rtol, max_iter, x0, preconditioner)
+
+
+def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
+    x, w, w_old = (torch.zeros_like(r) for _ in range(3))
+    cs, sn, dbar, epsilon, norm_A, phi, smallest = -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, inf
+    k = 0
+    for k, (alpha, beta, beta_next, v) in enumerate(lanczos(system, r), start=1):
+        if not isfinite(alpha + beta_next):
+            return Run(x, k, Reason.NOT_FINITE)
+        if k == 1:
+            phi, tolerance = beta, tolerance * beta / float(r.norm())
+        norm_A = max(norm_A, hypot(beta if k > 1 else 0.0, alpha, beta_next))
+        # The new column of the triangular factor of T: epsilon_old, delta, gamma.
+        epsilon_old, delta, gbar = epsilon, cs * dbar + sn * alpha, sn * dbar - cs * alpha
+        epsilon, dbar = sn * beta_next, -cs * beta_next
+        gamma = hypot(gbar, beta_next)
+        if gamma <= system.negligible * norm_A or hypot(gbar, dbar) <= system.negligible * norm_A:  # A r = 0
+            return Run(x, k, Reason.LEAST_SQUARES, norm_A, smallest)
+        smallest = min(smallest, gamma)
+        cs, sn = gbar / gamma, beta_next / gamma
+        w, w_old = (v - epsilon_old * w_old - delta * w) / gamma, w
+        x, x_old = x + cs * phi * w, x
+        if float(x.norm()) * system.negligible * norm_A > float(r.norm()):  # along a null vector
+            return Run(x_old, k, Reason.LEAST_SQUARES, norm_A, smallest)
+        phi = sn * phi
+        if phi <= tolerance or k >= max_iter:
+            return Run(x, k)
+    return Run(x, max(k, 1), Reason.LEAST_SQUARES, norm_A, smallest)

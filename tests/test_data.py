@@ -1,4 +1,4 @@
-"""Data: values, splits and sizes of the embedded sets, and deformed digits. Files and downloads: test_data_files.py."""
+"""Data: values, splits and sizes of the embedded sets, deformed digits. Files: see test_data_files.py."""
 
 import socket
 
@@ -54,7 +54,7 @@ def test_area_average_is_the_integral(size):
 
 
 def test_area_average_control():
-    """The usual area mode of interpolation counts pixels on a border twice: it is not the integral at size 10."""
+    """The usual area mode counts pixels on a border twice: it is not the integral at size 10."""
     image = torch.from_numpy(np.random.default_rng(0).random((1, 28, 28)))
     usual = torch.nn.functional.interpolate(image[None], size=(10, 10), mode="area")[0]
     assert (usual - _images.area_average(image, 10)).abs().max() > 0.01
@@ -267,12 +267,14 @@ def test_digit_k_depends_on_k_and_the_seed_alone():
     assert images.min() >= 0 and images.max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [({"n": 0}, "n"), ({"start": -1}, "start"), ({"rotation": -1.0}, "rotation"), ({"bend": float("nan")}, "bend"),
-     ({"smoothness": 0.0}, "smoothness"), ({"size": 0}, "size"), ({"dtype": torch.uint8}, "dtype"),
-     ({"seed": -2}, "seed"), ({"split": "dev"}, "split"), ({"classes": (11,)}, "classes")],
-)  # fmt: skip
-def test_deformed_digits_bad_arguments(options, name):
+BAD_STREAM = [
+    *[{"n": 0}, {"start": -1}, {"rotation": -1.0}, {"bend": float("nan")}, {"smoothness": 0.0}, {"size": 0}],
+    *[{"dtype": torch.uint8}, {"seed": -2}, {"split": "dev"}, {"classes": (11,)}],
+]
+
+
+@pytest.mark.parametrize("options", BAD_STREAM)
+def test_deformed_digits_bad_arguments(options):
+    (name,) = options
     with pytest.raises(ValueError, match=f"^{name}:"):
         data.deformed_digits(**({"n": 5} | options))

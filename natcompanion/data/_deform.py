@@ -1,4 +1,4 @@
-"""An endless stream of deformed digits: each of the 5,000 digits, rotated, scaled, sheared, shifted and bent."""
+"""An endless stream of deformed digits: rotated, scaled, sheared, shifted and bent."""
 
 import math
 from collections.abc import Sequence
@@ -31,9 +31,10 @@ def deformed_digits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Return digits ``start`` to ``start + n - 1`` of an endless stream of deformed MNIST digits.
 
-    Digit k of the stream depends on ``seed`` and the parameters alone, not on ``start`` or ``n``: a training loop
-    asks for ``start=0, n``, then ``start=n``, and so on. The stream goes through the split again and again, each
-    time with new deformations. The new image at pixel :math:`p`, counted from the centre, is the old one at
+    Digit k of the stream depends on ``seed`` and the parameters alone, not on ``start`` or ``n``: a training
+    loop asks for ``start=0, n``, then ``start=n``, and so on. The stream goes through the split again and
+    again, each time with new deformations. The new image at pixel :math:`p`, counted from the centre, is the
+    old one at
 
     .. math:: q = A (p - s) + d(p),
 

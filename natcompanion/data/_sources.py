@@ -101,7 +101,7 @@ def load_cifar(folder: str | os.PathLike | None = None) -> tuple[np.ndarray, np.
 
 
 def _places(source: Source, folder: str | os.PathLike | None) -> Iterator[Path]:
-    """Folders that may have the files: the given one alone, or else ``NATCOMPANION_DATA`` and the system's."""
+    """Folders that may have the files: the given one, or else ``NATCOMPANION_DATA`` and the system's."""
     roots = [folder] if folder is not None else [os.environ.get("NATCOMPANION_DATA")]
     for root in roots:
         if root:
@@ -147,7 +147,8 @@ def _download(source: Source, folder: str | os.PathLike | None, notes: list[str]
         raise DataUnavailable(
             f"{source.name} is not on this machine and could not be downloaded. Tried:\n"
             + "\n".join([*notes, *str(error).splitlines()])
-            + f"\nWith a network, try again: a download goes on where it broke off. Without one, put {_names(source)} "
+            + f"\nWith a network, try again: a download goes on where it broke off. Without one, put "
+            f"{_names(source)} "
             f"into a folder, set the environment variable NATCOMPANION_DATA to it, or pass it as folder=. "
             f"The cache is {cache_folder()}; NATCOMPANION_CACHE changes it."
         ) from None

@@ -24,12 +24,12 @@ class DataUnavailable(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: ``NATCOMPANION_CACHE``, or else the user's cache folder of the operating system."""
+    """Return the cache folder: ``NATCOMPANION_CACHE``, or else the system's place for a user's caches."""
     return Path(os.environ.get("NATCOMPANION_CACHE") or pooch.os_cache("natcompanion")).expanduser()
 
 
 def write_whole(path: Path, write: Callable) -> None:
-    """Write a file at once: ``write(file)`` fills a temporary file beside ``path``, which then takes its name."""
+    """Write a file at once: ``write(file)`` fills a temporary file, which then takes the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
         try:
@@ -43,11 +43,11 @@ def write_whole(path: Path, write: Callable) -> None:
 
 
 def fetch(name: str, md5: str, mirrors: Sequence[str], subfolder: str) -> Path:
-    """Return the path of a file in the cache, downloaded from the first mirror that works if it is not there yet.
+    """Return the path of a file in the cache; download it from the first mirror that works if needed.
 
-    A file in the cache is used only if its MD5 is right. A download that breaks off stays beside the file under a name
-    that ends in ``.part``; the next call goes on from there, if the server can. The file gets its name only when it
-    is whole and its MD5 is right. A download with a wrong MD5 is thrown away.
+    A file in the cache is used only if its MD5 is right. A download that breaks off stays beside the file
+    under a name that ends in ``.part``; the next call goes on from there, if the server can. The file gets
+    its name only when it is whole and its MD5 is right. A download with a wrong MD5 is thrown away.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def _save(answer: requests.Response, part: Path, start: int) -> None:
 
 @contextlib.contextmanager
 def _unfinished(final: Path) -> Iterator[Path]:
-    """Give an unfinished file that no other process writes to: an abandoned one if there is one, or a new one."""
+    """Give an unfinished file that no other process writes to: an abandoned one or a new one."""
     mine = final.with_name(f"{final.name}.{uuid.uuid4().hex}.part")
     for old in _parts(final):
         with contextlib.suppress(FileNotFoundError):  # another process was quicker

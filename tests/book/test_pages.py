@@ -1,0 +1,202 @@
+"""The rendered pages, as a reader meets them: from disk and from a server, with the network blocked, by keyboard."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from visit import Visit, pages, visit, weigh
+
+ROOT = Path(__file__).resolve().parents[2]
+MEGABYTE = 1_000_000
+PATH = re.compile(r"^\S+\.(png|svg|jpe?g|webp|gif)$|/_images/|\\|^data:")
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module", params=["disk", "server"])
+def base(request, site, serve) -> str:
+    """Return the address of the book, without a slash at the end."""
+    return site.as_uri() if request.param == "disk" else serve(site)
+
+
+@pytest.fixture(scope="module")
+def visits(browser, site, base) -> list[Visit]:
+    """Open every page of the book once."""
+    return [visit(browser, site, base, name, layouts=base.startswith("file")) for name in pages(site)]
+
+
+@pytest.fixture(scope="module")
+def mini_visit(browser, mini_site) -> Visit:
+    """Open the chapter of the small book once."""
+    return visit(browser, mini_site, mini_site.as_uri(), "book/chapter.html")
+
+
+def slider_problems(seen: Visit) -> list[str]:
+    """Return what is wrong with the sliders of a page."""
+    problems = []
+    for states in seen.sliders:
+        where = f"{seen.page}, slider {states[0]['name']!r}"
+        walked = states[:-2]
+        checks = {
+            "is outside of an interactive figure": all(state["height"] for state in states),
+            "has no name": bool(states[0]["name"]) and states[0]["name"] != "null",
+            "loses the focus": all(state["focused"] for state in states),
+            "does not say the value that it shows": all(state["value"] == state["shown"] for state in states),
+            "does not go over its values": len({state["shown"] for state in walked}) == len(walked),
+            "does not return with Home": states[-2]["shown"] == states[0]["shown"],
+            "does not jump with End": states[-1]["shown"] == walked[-1]["shown"],
+            "does not move the picture": len(walked) == 1 or len({state["src"] for state in walked}) > 1,
+            "does not change the description": len(walked) == 1 or len({state["alt"] for state in walked}) > 1,
+            "returns to another picture": states[-2]["src"] == states[0]["src"],
+            "has a caption that is not the description": all(state["alt"] == state["caption"] for state in states),
+            "makes the page jump": len({state["height"] for state in states}) == 1,
+        }
+        problems += [f"{where} {text}" for text, good in checks.items() if not good]
+    return problems
+
+
+def content_problems(seen: Visit) -> list[str]:
+    """Return what is wrong with the equations and the pictures of a page."""
+    content = seen.content
+    problems = [f"not typeset: {text}" for text in content["raw"]]
+    problems += [f"wrong in an equation: {text}" for text in content["errors"]]
+    if content["typeset"] < content["math"]:
+        problems.append(f"{content['math'] - content['typeset']} of {content['math']} equations are not typeset")
+    for alt, width in content["pictures"]:
+        if not alt.strip() or PATH.search(alt):
+            problems.append(f"a picture without a description: {alt!r}")
+        if not width:
+            problems.append(f"a picture that does not load: {alt!r}")
+    return [f"{seen.page}: {problem}" for problem in problems]
+
+
+def layout_problems(seen: Visit) -> list[str]:
+    """Return what is wrong with a page at some width and theme."""
+    problems = []
+    for layout in seen.layouts:
+        where = f"{seen.page} at {layout['width']} px, {layout['asked']}"
+        tops = [slider["top"] for slider in layout["sliders"]]
+        checks = {
+            "has the other theme": layout["theme"] == layout["asked"],
+            "scrolls sideways": layout["page"] <= layout["window"],
+            "has sliders side by side": len(set(tops)) == len(tops),
+            "has narrow sliders": all(slider["share"] > 0.8 for slider in layout["sliders"]),
+            "has a short track": all(slider["track"] > 0.3 * layout["width"] * (1 if layout["width"] < 800 else 0.5)
+                                     for slider in layout["sliders"]),
+            "has a picture that is not on white": layout["picture"] in (None, "rgb(255, 255, 255)"),
+            "has a block behind its sliders": layout["block"] in (None, "rgba(0, 0, 0, 0)"),
+        }
+        problems += [f"{where} {text}" for text, good in checks.items() if not good]
+    return problems
+
+
+def test_no_request_leaves_the_book(visits):
+    assert {seen.page: seen.outside for seen in visits if seen.outside} == {}
+
+
+def test_everything_a_page_asks_for_is_there(visits):
+    assert {seen.page: seen.failed for seen in visits if seen.failed} == {}
+
+
+def test_no_page_reports_an_error(visits):
+    assert {seen.page: seen.errors for seen in visits if seen.errors} == {}
+
+
+def test_equations_are_typeset_and_pictures_described(visits):
+    assert [problem for seen in visits for problem in content_problems(seen)] == []
+    assert any(seen.content["typeset"] for seen in visits)
+
+
+def test_every_slider_moves_its_picture_by_keyboard(visits):
+    assert [problem for seen in visits for problem in slider_problems(seen)] == []
+
+
+def test_pages_fit_phones_and_screens_in_light_and_dark(visits):
+    assert [problem for seen in visits for problem in layout_problems(seen)] == []
+
+
+def test_pages_are_light(visits, site, base):
+    for seen in visits:
+        travel, alone = weigh(site, base, seen)
+        assert travel <= 4 * MEGABYTE, f"{seen.page}: {travel / MEGABYTE:.1f} MB travel"
+        assert alone <= 4 * MEGABYTE, f"{seen.page}: {alone / MEGABYTE:.1f} MB of page and pictures"
+    assert sum(file.stat().st_size for file in site.rglob("*") if file.is_file()) <= 40 * MEGABYTE
+
+
+def test_the_first_page_leads_to_the_introduction(browser, site):
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.wait_for_url("**/book/intro.html")
+    page.close()
+
+
+class Links(HTMLParser):
+    """Collect the links and the anchors of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remember where a tag leads and what it is called."""
+        values = dict(attrs)
+        self.anchors |= {values[key] for key in ("id", "name") if values.get(key)}
+        if tag == "a" and values.get("href"):
+            self.links.add(values["href"])
+
+
+def test_every_link_inside_the_book_leads_somewhere(site):
+    parsed = {site / name: Links((site / name).read_text()) for name in pages(site)}
+    dead = []
+    for page, found in parsed.items():
+        for link in found.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            anchors = parsed[target].anchors if target in parsed else None
+            if not target.exists() or (anchors is not None and parts.fragment and parts.fragment not in anchors):
+                dead.append(f"{page.relative_to(site)} -> {link}")
+    assert dead == []
+
+
+def test_every_page_of_the_book_is_in_its_contents():
+    contents = yaml.safe_dump(yaml.safe_load((ROOT / "_toc.yml").read_text()))
+    written = [*(ROOT / "book").glob("*.md"), *(ROOT / "book").glob("*.ipynb"), *(ROOT / "book" / "api").glob("*.*")]
+    assert [path.name for path in written if f"book/{path.relative_to(ROOT / 'book').with_suffix('')}" not in contents] == []
+
+
+def test_the_small_book_has_no_problem(mini_visit):
+    assert len(mini_visit.sliders) == 2 and len(mini_visit.layouts) == 4 and mini_visit.content["math"] == 1
+    assert mini_visit.outside == mini_visit.failed == mini_visit.errors == []
+    assert slider_problems(mini_visit) + content_problems(mini_visit) + layout_problems(mini_visit) == []
+
+
+SPOILED = {
+    "outside": ("</article>", '<img src="https://example.org/x.png" alt="A picture from elsewhere"></article>'),
+    "failed": ("</article>", '<img src="missing.png" alt="A picture that is not there"></article>'),
+    "errors": ("</article>", "<script>throw new Error('spoiled')</script></article>"),
+    "not typeset": ("</article>", r"<p class='tex2jax_ignore mathjax_ignore'>\(x\)</p></article>"),
+    "without a description": ("</article>", '<img src="data:," alt="../_images/plot.png"></article>'),
+    "scrolls sideways": ("</article>", '<div style="width: 3000px">.</div></article>'),
+    "no name": ("_static/book.js", "_static/doctools.js"),
+    "a block behind": ("_static/book.css", "_static/pygments.css"),
+    "does not move the picture": ("</body>", "<script>HTMLImageElement.prototype.__defineGetter__('src', () => 1)</script></body>"),
+}
+"""Changes of a page, each of which one of the checks above must notice."""
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+def test_a_spoiled_page_is_noticed(browser, mini_site, kind):
+    text = (mini_site / "book" / "chapter.html").read_text()
+    assert SPOILED[kind][0] in text
+    name = f"book/spoiled-{kind.replace(' ', '-')}.html"
+    (mini_site / name).write_text(text.replace(*SPOILED[kind]))
+    seen = visit(browser, mini_site, mini_site.as_uri(), name)
+    found = getattr(seen, kind, None) or slider_problems(seen) + content_problems(seen) + layout_problems(seen)
+    assert found and (hasattr(seen, kind) or any(kind in problem for problem in found)), found

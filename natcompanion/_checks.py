@@ -8,14 +8,22 @@ import torch
 def floating(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return ``x`` if it is a non-empty finite floating-point tensor."""
     if not isinstance(x, torch.Tensor):
-        raise ValueError(f"{name}: expected a torch.Tensor, got {type(x).__name__}; wrap it in torch.as_tensor")
+        raise ValueError(
+            f"{name}: expected a torch.Tensor, got {type(x).__name__}; wrap it in torch.as_tensor"
+        )
     if not x.is_floating_point():
-        raise ValueError(f"{name}: expected a floating-point tensor, got {x.dtype}; convert it with .double()")
+        raise ValueError(
+            f"{name}: expected a floating-point tensor, got {x.dtype}; convert it with .double()"
+        )
     if x.numel() == 0:
-        raise ValueError(f"{name}: expected at least one element, got an empty tensor of shape {tuple(x.shape)}")
+        raise ValueError(
+            f"{name}: expected at least one element, got an empty tensor of shape {tuple(x.shape)}"
+        )
     bad = int((~torch.isfinite(x)).sum())
     if bad:
-        raise ValueError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; remove them")
+        raise ValueError(
+            f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; remove them"
+        )
     return x
 
 

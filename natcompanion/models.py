@@ -14,7 +14,8 @@ class LinearGaussian:
     .. math:: q(x; \theta) = \mathcal N(x;\, M \theta,\, I)
 
     The data distribution enters through its mean alone: wherever a method takes ``mean``, the data are
-    :math:`\mathcal N(\mathrm{mean}, I)`. All methods accept parameters with leading batch dimensions (..., P).
+    :math:`\mathcal N(\mathrm{mean}, I)`. All methods accept parameters with leading batch
+    dimensions (..., P).
 
     Parameters
     ----------
@@ -97,8 +98,13 @@ class LinearGaussian:
         check.non_negative(lr, "lr")
         if not (isinstance(steps, int) and steps >= 0):
             raise ValueError(f"steps: expected a number of steps >= 0, got {steps!r}")
-        if inverse_metric is not None and check.square(inverse_metric, "inverse_metric").shape[0] != self.M.shape[1]:
-            raise ValueError(f"inverse_metric: expected {self.M.shape[1]} rows, got shape {tuple(inverse_metric.shape)}")
+        if (
+            inverse_metric is not None
+            and check.square(inverse_metric, "inverse_metric").shape[0] != self.M.shape[1]
+        ):
+            raise ValueError(
+                f"inverse_metric: expected {self.M.shape[1]} rows, got shape {tuple(inverse_metric.shape)}"
+            )
         path = [theta]
         for _ in range(steps):
             step = self.gradient(path[-1], mean)
@@ -122,9 +128,9 @@ class BoltzmannMachine:
               f(x) = (x_1 x_2,\, x_1 x_3,\, \dots,\, x_{n-1} x_n,\; x_1,\, \dots,\, x_n)
 
     The P = n(n+1)/2 parameters are the couplings of the pairs i < j in lexicographic order, then the biases.
-    Distributions over the :math:`2^n` states are vectors in the order of :attr:`states`; :meth:`empirical` makes
-    one from data. Every method accepts parameters with leading batch dimensions (..., P), and every expectation is
-    exact: a sum over all states.
+    Distributions over the :math:`2^n` states are vectors in the order of :attr:`states`; :meth:`empirical`
+    makes one from data. Every method accepts parameters with leading batch dimensions (..., P), and every
+    expectation is exact: a sum over all states.
 
     Parameters
     ----------
@@ -181,8 +187,8 @@ class BoltzmannMachine:
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features f(x), shape (..., P), of ``x`` of shape (..., n).
 
-        Like :meth:`energy` and :meth:`log_prob` it works under ``torch.func.vmap`` and so does not look at values:
-        NaN in, NaN out.
+        Like :meth:`energy` and :meth:`log_prob` it works under ``torch.func.vmap`` and so does not look at
+        values: NaN in, NaN out.
         """
         _width(x, "x", self.n)
         i, j = torch.triu_indices(self.n, self.n, 1, device=x.device)
@@ -224,7 +230,9 @@ class BoltzmannMachine:
         index = ((x == high) * weights).sum(1)
         return torch.bincount(index, minlength=2**self.n).to(self.states.dtype) / len(x)
 
-    def sample(self, theta: torch.Tensor, count: int, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    def sample(
+        self, theta: torch.Tensor, count: int, *, generator: torch.Generator | None = None
+    ) -> torch.Tensor:
         """Draw ``count`` independent states from q(x; theta), shape (count, n)."""
         index = torch.multinomial(self.distribution(theta), count, replacement=True, generator=generator)
         return self.states[index]
@@ -265,8 +273,8 @@ class BoltzmannMachine:
     def cd_gradient(self, theta: torch.Tensor, p: torch.Tensor, k: int = 1) -> torch.Tensor:
         r"""Return the expected contrastive-divergence update, with the sign of :meth:`gradient`.
 
-        It is :math:`\langle f \rangle_{p_k} - \langle f \rangle_p`, where :math:`p_k` is ``p`` after ``k`` Gibbs
-        sweeps, so it carries no sampling noise. It is not the gradient of a function.
+        It is :math:`\langle f \rangle_{p_k} - \langle f \rangle_p`, where :math:`p_k` is ``p`` after ``k``
+        Gibbs sweeps, so it carries no sampling noise. It is not the gradient of a function.
         """
         if not (isinstance(k, int) and k > 0):
             raise ValueError(f"k: expected a positive number of sweeps, got {k!r}")
@@ -276,7 +284,7 @@ class BoltzmannMachine:
         return (swept - self._data(p)) @ self.statistics
 
     def fisher(self, theta: torch.Tensor) -> torch.Tensor:
-        """Return the Fisher information, the covariance of the features under q, (..., P, P) (whitening Eq. 30)."""
+        """Return the Fisher information (..., P, P), the covariance of f under q (whitening Eq. 30)."""
         q = self.distribution(theta)
         return self._second_moment(q, q @ self.statistics)
 
@@ -321,5 +329,7 @@ class BoltzmannMachine:
 def _width(x: torch.Tensor, name: str, width: int) -> torch.Tensor:
     """Return ``x`` if it is floating point with this last dimension; the values are not looked at."""
     if not x.is_floating_point() or x.shape[-1:] != (width,):
-        raise ValueError(f"{name}: expected floating point of shape (..., {width}), got {x.dtype} {tuple(x.shape)}")
+        raise ValueError(
+            f"{name}: expected floating point of shape (..., {width}), got {x.dtype} {tuple(x.shape)}"
+        )
     return x

@@ -47,8 +47,8 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     Raises
     ------
     ValueError
-        If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue, or is singular
-        (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while ``eps`` is 0.
+        If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue, or is
+        singular (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while ``eps`` is 0.
 
     Notes
     -----
@@ -82,17 +82,17 @@ class Whitener:
               \mu = \frac1n \sum_i x_i, \qquad
               \Sigma = \frac1n \sum_i (x_i - \mu)(x_i - \mu)^\top
 
-    with the :math:`W` of :func:`whitening_matrix`. The divisor is n, so that the covariance of the whitened training
-    set, again with divisor n, is :math:`W \Sigma W^\top`: the identity for ``eps=0``, and with eigenvalues
-    :math:`\lambda / (\lambda + \epsilon)` otherwise. A constant feature therefore stays exactly 0.
+    with :math:`W` from :func:`whitening_matrix`. The divisor is n, so that the covariance of the whitened
+    training set, again with divisor n, is :math:`W \Sigma W^\top`: the identity for ``eps=0``, and with
+    eigenvalues :math:`\lambda / (\lambda + \epsilon)` otherwise. A constant feature therefore stays at 0.
 
     Parameters
     ----------
     kind : "zca", "pca" or "cholesky"
         See :func:`whitening_matrix`.
     eps : float
-        Added to every eigenvalue of the covariance, in squared units of the data. Needed when the covariance is
-        singular: constant features, or fewer samples than features plus one.
+        Added to every eigenvalue of the covariance, in squared units of the data. Needed when the covariance
+        is singular: constant features, or fewer samples than features plus one.
 
     Attributes
     ----------
@@ -121,8 +121,8 @@ class Whitener:
         Raises
         ------
         ValueError
-            If ``x`` is not a finite floating-point matrix, or its covariance is singular while ``eps`` is 0. The
-            earlier fit is kept.
+            If ``x`` is not a finite floating-point matrix, or its covariance is singular while ``eps`` is 0.
+            The earlier fit is kept.
         """
         wide = check.matrix(x, "x").detach().double()
         mean = wide.mean(0)
@@ -144,5 +144,7 @@ class Whitener:
         if not hasattr(self, "matrix"):
             raise ValueError("Whitener: expected a fitted whitener; call .fit(x) first")
         if check.matrix(x, name).shape[1] != len(self.mean):
-            raise ValueError(f"{name}: expected {len(self.mean)} columns as in fit, got shape {tuple(x.shape)}")
+            raise ValueError(
+                f"{name}: expected {len(self.mean)} columns as in fit, got shape {tuple(x.shape)}"
+            )
         return x.double()

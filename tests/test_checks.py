@@ -64,7 +64,10 @@ def test_semidefinite_eigh():
     assert values.tolist() == [0.0, 1.0, 2.0]
     assert vectors.shape == (3, 3)
     for smallest in (-1e-5, -1.0):
-        with pytest.raises(ValueError, match=f"G: expected a positive semi-definite matrix, got the eigenvalue {smallest:.3g}"):
+        with pytest.raises(
+            ValueError,
+            match=f"G: expected a positive semi-definite matrix, got the eigenvalue {smallest:.3g}",
+        ):
             check.semidefinite_eigh(torch.diag(torch.tensor([1.0, smallest])), "G", torch.float64)
     with pytest.raises(ValueError, match="eigenvalue -1"):
         check.semidefinite_eigh(torch.tensor([[-1.0]]), "G", torch.float64)

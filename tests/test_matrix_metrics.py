@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from natcompanion.metrics import block_diagonal, condition_number, diagonal, energy_metric, gradient_second_moment
+from natcompanion.metrics import (
+    block_diagonal,
+    condition_number,
+    diagonal,
+    energy_metric,
+    gradient_second_moment,
+)
 
 G = torch.arange(16.0, dtype=torch.float64).reshape(4, 4)
 G = G + G.mT
@@ -63,7 +69,13 @@ def test_condition_number_of_a_singular_metric():
 
 @pytest.mark.parametrize("function", [diagonal, lambda G: block_diagonal(G, [2]), condition_number])
 def test_refuses_what_is_no_metric(function):
-    for bad in (torch.full((2, 2), float("nan")), torch.zeros(0, 0), torch.ones(2), torch.ones(2, 3), torch.eye(2).long()):
+    for bad in (
+        torch.full((2, 2), float("nan")),
+        torch.zeros(0, 0),
+        torch.ones(2),
+        torch.ones(2, 3),
+        torch.eye(2).long(),
+    ):
         with pytest.raises(ValueError, match="G: expected"):
             function(bad)
     for dtype in (torch.float16, torch.bfloat16):
@@ -81,7 +93,7 @@ def test_condition_number_refuses_bad_input():
             condition_number(torch.eye(2), rtol=rtol)
 
 
-# --- per-example gradients ------------------------------------------------------------------------------------------
+# --- per-example gradients ----------------------------------------------------------------------------------
 
 
 def energy(params, x):
@@ -114,7 +126,9 @@ def test_energy_metric_against_a_loop():
     g = one_by_one(params, x)
     torch.testing.assert_close(energy_metric(energy, params, x), g.mT @ g / 7, rtol=1e-12, atol=1e-12)
     centred = torch.cov(g.mT, correction=0)
-    torch.testing.assert_close(energy_metric(energy, params, x, centred=True), centred, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        energy_metric(energy, params, x, centred=True), centred, rtol=1e-12, atol=1e-12
+    )
     # Negative controls: the square of the mean gradient, and the divisor n - 1.
     assert not torch.allclose(energy_metric(energy, params, x), torch.outer(g.mean(0), g.mean(0)), rtol=1e-2)
     assert not torch.allclose(energy_metric(energy, params, x, centred=True), torch.cov(g.mT), rtol=1e-2)
@@ -123,7 +137,9 @@ def test_energy_metric_against_a_loop():
 def test_parameters_may_be_a_tensor_a_tuple_or_a_dict_in_any_order():
     params, x = problem()
     expected = energy_metric(energy, params, x)
-    by_tuple = energy_metric(lambda p, x: energy(dict(zip("Wba", p, strict=True)), x), tuple(params.values()), x)
+    by_tuple = energy_metric(
+        lambda p, x: energy(dict(zip("Wba", p, strict=True)), x), tuple(params.values()), x
+    )
     torch.testing.assert_close(by_tuple, expected)
 
     def flat(theta, x):
@@ -144,7 +160,9 @@ def test_function_of_inputs_and_integer_labels():
 
     got = gradient_second_moment(nll, theta, torch.tensor([1.0, 2.0, 3.0]), labels)
     assert got.shape == (2, 2)
-    assert not torch.allclose(got, gradient_second_moment(nll, theta, torch.tensor([1.0, 2.0, 3.0]), labels.flip(0)))
+    assert not torch.allclose(
+        got, gradient_second_moment(nll, theta, torch.tensor([1.0, 2.0, 3.0]), labels.flip(0))
+    )
 
 
 def test_the_result_is_detached_and_keeps_the_dtype():

@@ -22,7 +22,10 @@ def test_linear_gaussian_cases(cases):
     case, model = cases("whitening"), LinearGaussian(M)
     close(model.fisher(), case["g2d_fisher"]["expected"]["G"])
     theta, zero = tensor([1.0, -1.0]), torch.zeros(2, dtype=torch.float64)
-    close(model.gradient(theta, tensor(case["g2d_gradient"]["inputs"]["mean_x"])), case["g2d_gradient"]["expected"]["grad_J"])
+    close(
+        model.gradient(theta, tensor(case["g2d_gradient"]["inputs"]["mean_x"])),
+        case["g2d_gradient"]["expected"]["grad_J"],
+    )
     close(model.kl(theta, zero), case["g2d_kl"]["expected"]["kl"])
     close(model.path(theta, zero, lr=0.1, steps=5), case["g2d_sgd_path"]["expected"]["path"])
     inverse = torch.linalg.inv(model.fisher())
@@ -53,11 +56,11 @@ def test_boltzmann_cases(cases):
             close(model.gradient(theta, p), case["expected"]["grad_ml"])
 
 
-# --- the linear Gaussian --------------------------------------------------------------------------------------------
+# --- the linear Gaussian ------------------------------------------------------------------------------------
 
 
 def gauss_hermite(mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Nodes and weights that integrate polynomials up to degree 5 exactly under N(mean, I) in two dimensions."""
+    """Nodes and weights that average polynomials up to degree 5 exactly over N(mean, I), in 2-D."""
     node, weight = tensor([-(3**0.5), 0.0, 3**0.5]), tensor([1 / 6, 2 / 3, 1 / 6])
     return torch.cartesian_prod(node, node) + mean, torch.outer(weight, weight).reshape(-1)
 
@@ -79,7 +82,9 @@ def test_linear_gaussian_against_quadrature():
     entropy = -(weight * LinearGaussian(torch.eye(2, dtype=torch.float64)).log_prob(mean, x)).sum()
     torch.testing.assert_close(model.kl(theta, mean), model.nll(theta, mean) - entropy)
     # Negative control: M M^T has the right shape and is not the Fisher matrix.
-    assert not torch.allclose(LinearGaussian(tensor([[1.0, 2.0], [0.0, 1.0]])).fisher(), tensor([[5.0, 2.0], [2.0, 1.0]]))
+    assert not torch.allclose(
+        LinearGaussian(tensor([[1.0, 2.0], [0.0, 1.0]])).fisher(), tensor([[5.0, 2.0], [2.0, 1.0]])
+    )
 
 
 def test_linear_gaussian_takes_batches_of_parameters():
@@ -114,7 +119,7 @@ def test_linear_gaussian_refuses_bad_input():
         model.path(good, good, lr=0.1, steps=1, inverse_metric=torch.eye(3))
 
 
-# --- the Boltzmann machine ------------------------------------------------------------------------------------------
+# --- the Boltzmann machine ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["01", "pm1"])
@@ -160,7 +165,9 @@ def test_gradients_against_autograd(machine):
     model, theta, x, p = machine
     ml = torch.func.grad(model.nll)(theta, p)
     torch.testing.assert_close(model.gradient(theta, p), ml)
-    torch.testing.assert_close(model.mpf(theta, p), reference.minimum_probability_flow(theta, x, values(model)))
+    torch.testing.assert_close(
+        model.mpf(theta, p), reference.minimum_probability_flow(theta, x, values(model))
+    )
     mpf = torch.func.grad(model.mpf)(theta, p)
     torch.testing.assert_close(model.mpf_gradient(theta, p), mpf)
     assert not torch.allclose(ml, mpf, rtol=0.1)
@@ -176,7 +183,9 @@ def test_contrastive_divergence_against_the_transition_matrix(machine):
     for k in (1, 3):
         expected = (p @ torch.linalg.matrix_power(T, k) - p) @ features
         torch.testing.assert_close(model.cd_gradient(theta, p, k), expected)
-    torch.testing.assert_close(model.cd_gradient(theta, p, 200), model.gradient(theta, p), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        model.cd_gradient(theta, p, 200), model.gradient(theta, p), rtol=1e-3, atol=1e-3
+    )
     assert not torch.allclose(p @ T.mT, p @ T, rtol=1e-2)
 
 
@@ -186,7 +195,9 @@ def test_metrics_against_sums_over_states(machine):
     scores = torch.func.vmap(torch.func.grad(model.log_prob), (None, 0))(theta, model.states)
     fisher = sum(q_s * torch.outer(g, g) for q_s, g in zip(q, scores, strict=True))
     torch.testing.assert_close(model.fisher(theta), fisher)
-    torch.testing.assert_close(model.fisher(theta), torch.autograd.functional.hessian(model.log_partition, theta))
+    torch.testing.assert_close(
+        model.fisher(theta), torch.autograd.functional.hessian(model.log_partition, theta)
+    )
     data_fisher = sum(p_s * torch.outer(g, g) for p_s, g in zip(p, scores, strict=True))
     torch.testing.assert_close(model.data_fisher(theta, p), data_fisher)
     torch.testing.assert_close(model.data_fisher(theta, p), gradient_second_moment(model.log_prob, theta, x))
@@ -205,11 +216,25 @@ def test_batches_of_parameters_and_distributions(machine):
     model, theta, _, p = machine
     thetas = torch.stack([theta, 0.5 * theta, -theta])
     ps = torch.stack([p, model.distribution(theta), torch.full_like(p, 1 / 16)])
-    for method in (model.nll, model.kl, model.gradient, model.mpf, model.mpf_gradient, model.gibbs, model.cd_gradient, model.data_fisher):
-        for batch, single in ((method(thetas, ps)[1], method(thetas[1], ps[1])), (method(thetas, p)[2], method(thetas[2], p))):
+    for method in (
+        model.nll,
+        model.kl,
+        model.gradient,
+        model.mpf,
+        model.mpf_gradient,
+        model.gibbs,
+        model.cd_gradient,
+        model.data_fisher,
+    ):
+        for batch, single in (
+            (method(thetas, ps)[1], method(thetas[1], ps[1])),
+            (method(thetas, p)[2], method(thetas[2], p)),
+        ):
             torch.testing.assert_close(batch, single)
     torch.testing.assert_close(model.fisher(thetas)[2], model.fisher(thetas[2]))
-    torch.testing.assert_close(model.energy_metric(ps, centred=True)[1], model.energy_metric(ps[1], centred=True))
+    torch.testing.assert_close(
+        model.energy_metric(ps, centred=True)[1], model.energy_metric(ps[1], centred=True)
+    )
 
 
 def test_sampling(machine):
@@ -225,7 +250,13 @@ def test_strong_couplings_do_not_overflow():
     theta = 1e4 * torch.ones(6)
     p = model.distribution(theta)
     assert p.dtype == torch.float32
-    for result in (p, model.nll(theta, p), model.gradient(theta, p), model.fisher(theta), model.cd_gradient(theta, p)):
+    for result in (
+        p,
+        model.nll(theta, p),
+        model.gradient(theta, p),
+        model.fisher(theta),
+        model.cd_gradient(theta, p),
+    ):
         assert bool(result.isfinite().all())
 
 
@@ -242,15 +273,40 @@ def test_sixteen_units_are_the_most():
 def test_boltzmann_machine_refuses_bad_input():
     model = BoltzmannMachine(2)
     theta, p = torch.zeros(3, dtype=torch.float64), torch.full((4,), 0.25, dtype=torch.float64)
-    methods = (model.nll, model.kl, model.gradient, model.mpf, model.mpf_gradient, model.gibbs, model.cd_gradient, model.data_fisher)
+    methods = (
+        model.nll,
+        model.kl,
+        model.gradient,
+        model.mpf,
+        model.mpf_gradient,
+        model.gibbs,
+        model.cd_gradient,
+        model.data_fisher,
+    )
     for method in methods:
-        for bad in (torch.zeros(4), torch.tensor([0.0, 0.0, float("nan")]), torch.zeros(0), torch.zeros(3).long()):
+        for bad in (
+            torch.zeros(4),
+            torch.tensor([0.0, 0.0, float("nan")]),
+            torch.zeros(0),
+            torch.zeros(3).long(),
+        ):
             with pytest.raises(ValueError, match="theta: expected"):
                 method(bad, p)
-        for bad in (torch.ones(4), torch.tensor([2.0, -1.0, 0.0, 0.0]), torch.full((4,), float("nan")), torch.ones(3) / 3):
+        for bad in (
+            torch.ones(4),
+            torch.tensor([2.0, -1.0, 0.0, 0.0]),
+            torch.full((4,), float("nan")),
+            torch.ones(3) / 3,
+        ):
             with pytest.raises(ValueError, match="p: expected"):
                 method(theta, bad)
-    for bad in (torch.ones(2), torch.ones(2, 3), torch.ones(0, 2), torch.ones(2, 2).long(), torch.full((2, 2), float("nan"))):
+    for bad in (
+        torch.ones(2),
+        torch.ones(2, 3),
+        torch.ones(0, 2),
+        torch.ones(2, 2).long(),
+        torch.full((2, 2), float("nan")),
+    ):
         with pytest.raises(ValueError, match="x: expected"):
             model.empirical(bad)
     with pytest.raises(ValueError, match="x: expected only 0 and 1 .* got values from 0 to 255"):

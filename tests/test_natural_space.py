@@ -48,7 +48,7 @@ def test_lbfgs(cases):
     assert float(theta.grad.norm()) < 1e-3
 
 
-# --- the same step as the natural gradient --------------------------------------------------------------------------
+# --- the same step as the natural gradient ------------------------------------------------------------------
 
 
 def quadratic(dtype=torch.float64, shapes=((2, 2), (1,))):
@@ -57,7 +57,10 @@ def quadratic(dtype=torch.float64, shapes=((2, 2), (1,))):
     count = sum(torch.Size(shape).numel() for shape in shapes)
     a = torch.randn(count, count, generator=generator, dtype=torch.float64)
     G = a @ torch.diag(torch.logspace(-2, 1, count, dtype=torch.float64)) @ a.mT
-    params = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+    params = [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for shape in shapes
+    ]
 
     def closure():
         for p in params:
@@ -168,7 +171,7 @@ def test_the_metric_is_renewed_each_period():
 def test_renewal_drops_the_inner_state_and_keeps_the_rate():
     params, closure, G = quadratic()
     optimizer = natural_space(params, G, sgd(0.1, momentum=0.9), period=2)
-    theta = flat(params)
+    theta, velocity = flat(params), torch.zeros(5, dtype=torch.float64)
     for step in range(6):
         natural = torch.linalg.solve(G, G @ theta + 1)
         velocity = natural if step % 2 == 0 else 0.9 * velocity + natural
@@ -245,7 +248,10 @@ def test_low_precision_parameters_keep_their_dtype(dtype):
 
 def test_non_contiguous_and_unused_parameters():
     base = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
-    used, unused = base.mT.clone(memory_format=torch.preserve_format).requires_grad_(), torch.ones(2, requires_grad=True)
+    used, unused = (
+        base.mT.clone(memory_format=torch.preserve_format).requires_grad_(),
+        torch.ones(2, requires_grad=True),
+    )
     assert not used.is_contiguous()
     before = used.detach().clone()
     optimizer = natural_space([used, unused], torch.eye(8), sgd(0.5))
@@ -256,7 +262,7 @@ def test_non_contiguous_and_unused_parameters():
     assert unused.tolist() == [1.0, 1.0]
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------
+# --- bad input ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

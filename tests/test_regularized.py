@@ -14,7 +14,9 @@ def test_case(cases):
         got = stochastic_robust_inverse(G, case["inputs"]["eps"])
         torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
         g = torch.ones(len(G), dtype=torch.float64)
-        torch.testing.assert_close(ridge_solve(G, g, case["inputs"]["eps"]), expected @ g, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(
+            ridge_solve(G, g, case["inputs"]["eps"]), expected @ g, rtol=1e-8, atol=1e-10
+        )
         assert not torch.allclose(damped_solve(G, g, case["inputs"]["eps"]), expected @ g, rtol=1e-2)
     # Negative control: without the transpose the non-symmetric matrix comes out wrong.
     wrong = torch.linalg.solve(G.mT @ G + case["inputs"]["eps"] * torch.eye(2, dtype=torch.float64), G)
@@ -33,6 +35,7 @@ def test_eq35_is_ridge_regression(G, eps):
     g = torch.linspace(-1, 2, 5, dtype=torch.float64)
     by_inverse, by_ridge = stochastic_robust_inverse(G, eps) @ g, ridge_solve(G, g, eps)
     assert float((by_inverse - by_ridge).abs().max()) < 1e-12
+
     # Both are where the gradient of |G x - g|^2 + eps |x|^2 vanishes; the plainly damped solution is not.
     def slope(x):
         return float((G.mT @ (G @ x - g) + eps * x).abs().max())
@@ -56,7 +59,9 @@ def test_damped_solve_solves_the_damped_system():
     torch.testing.assert_close(G @ x + 0.3 * x, g, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(damped_solve(G.mT, g, 0.3), x, rtol=1e-2)
     torch.testing.assert_close(damped_solve(G, g[:, 1], 0.3), x[:, 1], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(ridge_solve(G, g, 0.3)[:, 1], ridge_solve(G, g[:, 1], 0.3), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        ridge_solve(G, g, 0.3)[:, 1], ridge_solve(G, g[:, 1], 0.3), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_gain_of_each_eigenvalue():
@@ -103,14 +108,22 @@ def test_refuses_bad_input(solve):
     singular = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
     with pytest.raises(ValueError, match="numerical rank 1 of 2; increase (damping|eps)"):
         solve(singular, g, 0.0)
-    with pytest.raises(ValueError, match="numerical rank 1 of 2"):  # singular to float32, though not to float64
+    with pytest.raises(
+        ValueError, match="numerical rank 1 of 2"
+    ):  # singular to float32, though not to float64
         solve(singular + torch.tensor([[0.0, 0.0], [0.0, 4e-7]]), g, 0.0)
     assert bool(solve(singular, g, 1e-3).isfinite().all())
 
 
 @pytest.mark.parametrize("solve", [damped_solve, ridge_solve])
 def test_refuses_a_right_side_that_does_not_match(solve):
-    for g in (torch.ones(3), torch.ones(2, 2, 2), torch.tensor(1.0), torch.tensor([1.0, float("nan")]), torch.ones(2).long()):
+    for g in (
+        torch.ones(3),
+        torch.ones(2, 2, 2),
+        torch.tensor(1.0),
+        torch.tensor([1.0, float("nan")]),
+        torch.ones(2).long(),
+    ):
         with pytest.raises(ValueError, match="g: expected"):
             solve(torch.eye(2), g, 0.1)
 

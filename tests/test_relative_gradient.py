@@ -34,7 +34,9 @@ def test_gaussian_case(cases):
     J.backward()
     torch.testing.assert_close(J.detach(), expected["J"], rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(W.grad, expected["grad"], rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(natural_relative_gradient(W.grad, W.detach()), expected["natural"], rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        natural_relative_gradient(W.grad, W.detach()), expected["natural"], rtol=1e-8, atol=1e-10
+    )
     got = descend(inputs["W"], objective, case["inputs"]["lr"], 5)
     torch.testing.assert_close(got, expected["W_after_5"], rtol=1e-8, atol=1e-10)
 
@@ -48,14 +50,20 @@ def test_separation_case(cases):
 
     got = descend(inputs["W"], objective(inputs["X"]), case["inputs"]["lr"], 5)
     torch.testing.assert_close(got, expected["W_after_5"], rtol=1e-8, atol=1e-10)
-    mixed = descend(inputs["W"] @ torch.linalg.inv(inputs["A"]), objective(inputs["X"] @ inputs["A"].mT), 0.1, 5)
+    mixed = descend(
+        inputs["W"] @ torch.linalg.inv(inputs["A"]), objective(inputs["X"] @ inputs["A"].mT), 0.1, 5
+    )
     torch.testing.assert_close(mixed @ inputs["A"], expected["W_after_5"], rtol=1e-8, atol=1e-10)
 
 
 def separation(seed=0, dim=3, n=50):
     """A start, data, and the separation objective as a function of the data."""
     generator = torch.Generator().manual_seed(seed)
-    W, A = (torch.eye(dim, dtype=torch.float64) + 0.3 * torch.randn(dim, dim, generator=generator, dtype=torch.float64) for _ in "WA")
+    W, A = (
+        torch.eye(dim, dtype=torch.float64)
+        + 0.3 * torch.randn(dim, dim, generator=generator, dtype=torch.float64)
+        for _ in "WA"
+    )
     x = torch.randn(n, dim, generator=generator, dtype=torch.float64) ** 3
 
     def objective(x):
@@ -101,7 +109,12 @@ def test_momentum_groups_schedulers_and_zero_rate():
     W, _, x, objective = separation()
     parts = [W.clone().requires_grad_() for _ in range(3)]
     optimizer = RelativeGradient(
-        [{"params": parts[:1]}, {"params": parts[1:2], "lr": 0.02, "momentum": 0.5}, {"params": parts[2:], "lr": 0.0}], lr=0.1
+        [
+            {"params": parts[:1]},
+            {"params": parts[1:2], "lr": 0.02, "momentum": 0.5},
+            {"params": parts[2:], "lr": 0.0},
+        ],
+        lr=0.1,
     )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
     expected, momentum = [W.clone(), W.clone()], torch.zeros_like(W)
@@ -147,7 +160,9 @@ def test_low_precision_keeps_its_dtype(dtype):
     got = natural_relative_gradient(gradient, W.to(dtype))
     assert got.dtype == dtype
     expected = natural_relative_gradient(gradient.double(), W.to(dtype).double())
-    torch.testing.assert_close(got.double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(
+        got.double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps
+    )
     part = W.to(dtype).requires_grad_()
     part.grad = gradient
     RelativeGradient([part], lr=0.1, momentum=0.5).step()
@@ -164,7 +179,12 @@ def test_refuses_bad_input():
             natural_relative_gradient(bad, torch.ones(2, 2))
     with pytest.raises(ValueError, match=r"gradient: expected shape \(2, 2\) like W"):
         natural_relative_gradient(torch.ones(3, 3), torch.ones(2, 2))
-    for options in ({"lr": -0.1}, {"lr": float("nan")}, {"lr": 0.1, "momentum": 1.0}, {"lr": 0.1, "momentum": -0.5}):
+    for options in (
+        {"lr": -0.1},
+        {"lr": float("nan")},
+        {"lr": 0.1, "momentum": 1.0},
+        {"lr": 0.1, "momentum": -0.5},
+    ):
         with pytest.raises(ValueError, match="(lr|momentum): expected"):
             RelativeGradient([torch.eye(2).requires_grad_()], **options)
 

@@ -32,7 +32,9 @@ def test_case(cases):
     expected = {k: torch.tensor(v, dtype=torch.float64) for k, v in case["expected"].items()}
     zca, pca, cholesky = (whitening_matrix(sigma, kind) for kind in KINDS)
     torch.testing.assert_close(zca, expected["ZCA"], rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(pca.flip(0).abs(), expected["PCA_abs_rows_ascending_eigenvalue"], rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        pca.flip(0).abs(), expected["PCA_abs_rows_ascending_eigenvalue"], rtol=1e-8, atol=1e-10
+    )
     torch.testing.assert_close(cholesky, expected["cholesky"], rtol=1e-8, atol=1e-10)
     for w in (zca, pca, cholesky):
         torch.testing.assert_close(w.mT @ w, expected["W^T_W"], rtol=1e-8, atol=1e-10)
@@ -44,7 +46,7 @@ def test_whitens_the_regularized_covariance(kind, eps):
     cov, identity = random_covariance(), torch.eye(6, dtype=torch.float64)
     w = whitening_matrix(cov, kind, eps)
     torch.testing.assert_close(w @ (cov + eps * identity) @ w.mT, identity, rtol=0, atol=1e-12)
-    # Negative control: the transpose does not whiten unless W is symmetric, nor does W without the square root.
+    # Negative control: the transpose does not whiten unless W is symmetric, nor does W squared.
     assert kind == "zca" or not torch.allclose(w.mT @ (cov + eps * identity) @ w, identity, atol=1e-2)
     assert not torch.allclose(w @ w @ (cov + eps * identity) @ (w @ w).mT, identity, atol=1e-2)
 
@@ -87,7 +89,7 @@ def test_inverse_transform(kind):
     torch.testing.assert_close(whitener.inverse_transform(whitener.transform(x)), x, rtol=1e-10, atol=1e-10)
 
 
-# --- bad input and edges --------------------------------------------------------------------------------------------
+# --- bad input and edges ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,7 +170,8 @@ def test_constant_features_stay_zero(kind):
     y = Whitener(kind, eps=1e-9).fit(x).transform(x)
     assert bool(y.isfinite().all())
     gains = torch.linalg.eigvalsh(covariance(y))
-    assert float(gains[0]) < 1e-6 < 0.9 < float(gains[1])
+    assert float(gains[0]) < 1e-6
+    assert float(gains[1]) > 0.9
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,7 +201,8 @@ def test_whitener_keeps_the_dtype_of_the_data(dtype):
 
 
 @pytest.mark.parametrize(
-    "x", [torch.full((4, 2), float("nan")), torch.zeros(0, 2), torch.ones(4), torch.ones(4, 2, dtype=torch.int64)]
+    "x",
+    [torch.full((4, 2), float("nan")), torch.zeros(0, 2), torch.ones(4), torch.ones(4, 2, dtype=torch.int64)],
 )
 def test_a_bad_batch_leaves_the_whitener_as_it_was(x):
     good = badly_scaled_data()

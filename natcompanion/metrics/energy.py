@@ -22,14 +22,15 @@ def energy_metric(
     .. math:: G_{ij} = \frac1n \sum_x \frac{\partial E(x; \theta)}{\partial \theta_i}
                                       \frac{\partial E(x; \theta)}{\partial \theta_j}
 
-    It leaves out the log partition function, and with it the mean of the energy gradient under the model. Where
-    that mean is far from 0, the Fisher matrix and this metric differ much; ``centred=True`` subtracts the mean
-    over the data instead, at the same cost.
+    It leaves out the log partition function, and with it the mean of the energy gradient under the model.
+    Where that mean is far from 0, the Fisher matrix and this metric differ much; ``centred=True`` subtracts
+    the mean over the data instead, at the same cost.
 
     Parameters
     ----------
     energy : callable
-        ``energy(params, x_i)`` -> scalar for one example, written with torch operations that ``vmap`` can batch.
+        ``energy(params, x_i)`` -> scalar for one example, written with torch operations that ``vmap`` can
+        batch.
     params : Tensor, dict, tuple or list of Tensor
         P parameters in all, flattened in their own order, each row-major.
     x : Tensor, shape (n, ...)
@@ -62,14 +63,14 @@ def gradient_second_moment(
     .. math:: G_{ij} = \left\langle \frac{\partial f(x; \theta)}{\partial \theta_i}
                                     \frac{\partial f(x; \theta)}{\partial \theta_j} \right\rangle_{p(x)}
 
-    With ``function`` the log likelihood this is the Fisher information over the data (Eq. 31), with an energy it
-    is Eq. 33, with a loss Eq. 39.
+    With ``function`` the log likelihood this is the Fisher information over the data (Eq. 31), with an energy
+    it is Eq. 33, with a loss Eq. 39.
 
     Parameters
     ----------
     function : callable
-        ``function(params, *example)`` -> scalar for one example, written with torch operations that ``vmap`` can
-        batch.
+        ``function(params, *example)`` -> scalar for one example, written with torch operations that ``vmap``
+        can batch.
     params : Tensor, dict, tuple or list of Tensor
         P parameters in all, flattened in their own order, each row-major.
     *data : Tensor, shape (n, ...)
@@ -108,7 +109,9 @@ def _per_example_gradients(
     for tensor in data:
         check.floating(tensor.double() if isinstance(tensor, torch.Tensor) else tensor, "data")
     if not data or any(t.ndim == 0 for t in data) or len({len(t) for t in data}) != 1:
-        raise ValueError(f"data: expected tensors with one batch size, got shapes {[tuple(t.shape) for t in data]}")
+        raise ValueError(
+            f"data: expected tensors with one batch size, got shapes {[tuple(t.shape) for t in data]}"
+        )
     gradients = vmap(grad(function), in_dims=(None, *[0] * len(data)))(params, *data)
     if isinstance(params, dict):
         gradients = [gradients[name] for name in params]

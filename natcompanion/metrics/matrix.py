@@ -47,7 +47,8 @@ def block_diagonal(G: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     Raises
     ------
     ValueError
-        If ``G`` is not a finite square floating-point matrix, or the sizes are not positive integers with sum P.
+        If ``G`` is not a finite square floating-point matrix, or the sizes are not positive
+        integers with sum P.
 
     Notes
     -----
@@ -80,8 +81,8 @@ def condition_number(G: torch.Tensor, rtol: float = 0.0) -> float:
     Raises
     ------
     ValueError
-        If ``G`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue, or ``rtol`` is
-        outside [0, 1).
+        If ``G`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue, or ``rtol``
+        is outside [0, 1).
 
     Notes
     -----

@@ -33,12 +33,12 @@ class NaturalSpace(Optimizer):
     .. math:: \phi = W \theta, \qquad W^\top W = G(\theta_{\mathrm{fixed}}) + \epsilon I, \qquad
               \nabla_\phi J = W^{-\top} \nabla_\theta J
 
-    Plain gradient descent on :math:`\phi` is natural-gradient descent on :math:`\theta`, whatever root W is taken.
-    Momentum, line searches and quasi-Newton updates work as they do on any parameters, because
+    Plain gradient descent on :math:`\phi` is natural-gradient descent on :math:`\theta`, whatever root W is
+    taken. Momentum, line searches and quasi-Newton updates work as they do on any parameters, because
     :math:`\nabla_\phi J` is the true gradient of J as a function of :math:`\phi`.
 
-    The root is kept for ``period`` steps. When it is renewed, the state of the inner optimizer (momentum, L-BFGS
-    history) is dropped, because it belongs to the old :math:`\phi`; its learning rate is kept.
+    The root is kept for ``period`` steps. When it is renewed, the state of the inner optimizer (momentum,
+    L-BFGS history) is dropped, because it belongs to the old :math:`\phi`; its learning rate is kept.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ class NaturalSpace(Optimizer):
     eps : float
         Added to every eigenvalue of the metric.
     root : "symmetric", "pca" or "cholesky"
-        :math:`G^{1/2}`, :math:`\Lambda^{1/2} U^\top`, or :math:`L^\top` with :math:`L L^\top = G`. (``L`` itself
-        is no root: :math:`L^\top L` is not G.)
+        :math:`G^{1/2}`, :math:`\Lambda^{1/2} U^\top`, or :math:`L^\top` with :math:`L L^\top = G`. (``L``
+        itself is no root: :math:`L^\top L` is not G.)
 
     Attributes
     ----------
@@ -65,8 +65,8 @@ class NaturalSpace(Optimizer):
     Raises
     ------
     ValueError
-        If the metric is malformed, not positive semi-definite, or singular while ``eps`` is 0; if a step leads to
-        NaN or infinity. The parameters then are as before the step.
+        If the metric is malformed, not positive semi-definite, or singular while ``eps`` is 0; if a step
+        leads to NaN or infinity. The parameters then are as before the step.
 
     Notes
     -----
@@ -100,8 +100,8 @@ class NaturalSpace(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step of the inner optimizer.
 
-        ``closure`` is the usual one: it clears the gradients, computes the loss on the present parameters, calls
-        ``backward`` and returns the loss. Without it the gradients must be there already.
+        ``closure`` is the usual one: it clears the gradients, computes the loss on the present parameters,
+        calls ``backward`` and returns the loss. Without it the gradients must be there already.
         """
         if self._whitener is None or (self.period and self._steps % self.period == 0):
             self._renew()
@@ -130,7 +130,7 @@ class NaturalSpace(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: that of the inner optimizer, the root, the natural parameters and the step count."""
+        """Return the state of the inner optimizer, the root, the natural parameters, the step count."""
         own = {"whitener": self._whitener, "phi": self._phi.detach(), "steps": self._steps}
         return {**super().state_dict(), "inner": self.inner.state_dict(), "natural_space": own}
 

@@ -15,7 +15,8 @@ def natural_relative_gradient(gradient: torch.Tensor, W: torch.Tensor) -> torch.
     .. math:: \tilde\nabla J(W) = \frac{\partial J}{\partial W} W^\top W
 
     It belongs to the metric that is invariant to right multiplication: for the function
-    :math:`W \mapsto J(W Y^{-1})` at :math:`W Y` it is :math:`\tilde\nabla J(W)\, Y`. A descent step subtracts it.
+    :math:`W \mapsto J(W Y^{-1})` at :math:`W Y` it is :math:`\tilde\nabla J(W)\, Y`. A descent step
+    subtracts it.
 
     Parameters
     ----------
@@ -49,8 +50,8 @@ class RelativeGradient(Optimizer):
 
     .. math:: W \leftarrow W - \mathrm{lr} \, \frac{\partial J}{\partial W} W^\top W
 
-    Every parameter is a square non-singular matrix with a step of its own. The path is equivariant: if the data x
-    become A x and the start W becomes :math:`W A^{-1}`, then every iterate W becomes :math:`W A^{-1}`.
+    Every parameter is a square non-singular matrix with a step of its own. The path is equivariant: if the
+    data x become A x and the start W becomes :math:`W A^{-1}`, then every iterate W becomes :math:`W A^{-1}`.
 
     Parameters
     ----------
@@ -59,14 +60,14 @@ class RelativeGradient(Optimizer):
     lr : float
         Step size, at least 0.
     momentum : float
-        In [0, 1): the step is a running sum, :math:`m \leftarrow \mathrm{momentum}\, m + \tilde\nabla J`. The sum
-        is equivariant too.
+        In [0, 1): the step is a running sum, :math:`m \leftarrow \mathrm{momentum}\, m + \tilde\nabla J`. The
+        sum is equivariant too.
 
     Raises
     ------
     ValueError
-        If a parameter is not a finite square floating-point matrix; if a gradient is not finite, in which case no
-        parameter is changed.
+        If a parameter is not a finite square floating-point matrix; if a gradient is not finite, in which
+        case no parameter is changed.
 
     Notes
     -----

@@ -29,8 +29,8 @@ def damped_solve(G: torch.Tensor, g: torch.Tensor, damping: float) -> torch.Tens
     Raises
     ------
     ValueError
-        On malformed input, or if the matrix is singular: to float64 precision, and without damping already to the
-        precision ``G`` came in.
+        On malformed input, or if the matrix is singular: to float64 precision, and without damping already to
+        the precision ``G`` came in.
 
     Notes
     -----
@@ -49,8 +49,8 @@ def stochastic_robust_inverse(G: torch.Tensor, eps: float) -> torch.Tensor:
     .. math:: G_{\mathrm{reg}}^{-1} = (G^\top G + \epsilon I)^{-1} G^\top
 
     A singular value :math:`\sigma` of ``G`` is inverted to :math:`\sigma / (\sigma^2 + \epsilon)`: nearly
-    :math:`1/\sigma` above :math:`\sqrt\epsilon`, and nearly 0 far below it. So :math:`\epsilon` is measured in
-    squared units of ``G``, and directions far below :math:`\sqrt\epsilon` are frozen rather than damped.
+    :math:`1/\sigma` above :math:`\sqrt\epsilon`, and nearly 0 far below it. So :math:`\epsilon` is measured
+    in squared units of ``G``, and directions far below :math:`\sqrt\epsilon` are frozen rather than damped.
     The result solves ridge regression on Eq. 36, see :func:`ridge_solve`.
 
     Parameters
@@ -88,8 +88,7 @@ def ridge_solve(G: torch.Tensor, g: torch.Tensor, eps: float) -> torch.Tensor:
 
     .. math:: x = \arg\min_x \; \lVert G x - g \rVert^2 + \epsilon \lVert x \rVert^2
 
-    Solved as the least-squares problem of ``G`` stacked on :math:`\sqrt\epsilon I`, which has a solution of its own
-    accord; it equals ``stochastic_robust_inverse(G, eps) @ g``.
+    Solved by least squares with ``G`` stacked on :math:`\sqrt\epsilon I`, without Eq. 35; it equals ``stochastic_robust_inverse(G, eps) @ g``.
 
     Parameters
     ----------

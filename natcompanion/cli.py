@@ -123,11 +123,18 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def check_results(name: str, preset: str) -> None:
+    """Raise ValueError if a results file is damaged or its records have other settings than the experiment has now."""
+    now = set(experiments.get(name).preset(preset).plain())
+    for record in experiments.load(name, preset):
+        if differ := sorted(now ^ set(record.settings)):
+            raise ValueError(f"{name}.{preset}: stored with other settings ({', '.join(differ)}): sweep it again")
+
+
 def problems() -> list[str]:
     """Return what is wrong with the stored results and the ledgers."""
     checks: list[Callable[[], object]] = [lambda name=name: ledger.load(name) for name in ledger.LEDGERS]
-    checks += [lambda pair=pair: experiments.load(*pair) for pair in stored()]
-    checks += [lambda pair=pair: experiments.get(pair[0]).preset(pair[1]) for pair in stored()]
+    checks += [lambda pair=pair: check_results(*pair) for pair in stored()]
     found = []
     for check in checks:
         try:

@@ -1,10 +1,9 @@
 """Sphinx directives ``ledger-claims``, ``ledger-equations``, ``ledger-errata``: accessible tables from the ledgers.
 
 Each takes the key of one paper, or nothing for all papers. Cells are parsed as the page is, so that math, code and
-links work. A wide table scrolls in its own box, which takes the keyboard focus.
+links work. A wide table scrolls in the box that the theme puts around every table; the box takes the keyboard focus.
 """
 
-from html import escape
 from pathlib import Path
 
 from docutils import nodes
@@ -16,9 +15,9 @@ from sphinx.util.docutils import SphinxDirective
 from natcompanion import ledger
 
 COLUMNS = {
-    "claims": {"Where": 12, "Claim": 32, "Paper": 12, "Measured": 18, "Verdict": 14, "Evidence and remarks": 30},
-    "equations": {"Eq.": 6, "What it says": 40, "Status": 16, "Function": 24, "Test": 24},
-    "errata": {"Where": 14, "As printed": 30, "Right": 30, "Kind": 12, "Evidence": 24},
+    "claims": {"Where": 14, "Claim": 34, "Verdict": 20, "Evidence and remarks": 32},
+    "equations": {"Eq.": 7, "What it says": 45, "Status": 16, "Function and test": 32},
+    "errata": {"Where": 14, "As printed": 28, "Right": 32, "Kind and evidence": 26},
 }
 CAPTIONS = {"claims": "Claims against measurements", "equations": "Numbered equations", "errata": "Misprints and gaps"}
 
@@ -27,11 +26,6 @@ def badge(text: str) -> nodes.inline:
     """Return a verdict, status or severity: its words on a colour of their own."""
     kind = text.replace(" ", "-")
     return nodes.inline("", text, classes=["ledger-badge", f"ledger-{kind}"])
-
-
-def test_link(node_id: str | None) -> str:
-    """Return the Markdown of a test: its name as code, or a dash."""
-    return f"`{node_id}`" if node_id else "–"
 
 
 class LedgerTable(SphinxDirective):
@@ -58,7 +52,7 @@ class LedgerTable(SphinxDirective):
             raise self.error(str(error)) from error
 
     def table(self, paper: str, entries: list) -> list[nodes.Node]:
-        """Return the scrolling box with the table in it."""
+        """Return the table of one paper."""
         columns = COLUMNS[self.name_of_ledger]
         title = f"{CAPTIONS[self.name_of_ledger]}: {ledger.PAPERS[paper].title}"
         group = nodes.tgroup("", cols=len(columns))
@@ -67,9 +61,8 @@ class LedgerTable(SphinxDirective):
         head += self.row(list(columns))
         body += [self.row(getattr(self, self.name_of_ledger)(entry)) for entry in entries]
         group += [head, body]
-        table = nodes.table("", nodes.title("", title), group, classes=["ledger-table", f"ledger-{self.name_of_ledger}"])
-        opening = f'<div class="ledger-box" tabindex="0" role="region" aria-label="{escape(title)}">'
-        return [nodes.raw("", opening, format="html"), table, nodes.raw("", "</div>", format="html")]
+        classes = ["ledger-table", f"ledger-{self.name_of_ledger}", "colwidths-given"]
+        return [nodes.table("", nodes.title("", title), group, classes=classes)]
 
     def row(self, cells: list) -> nodes.row:
         """Return a table row of Markdown texts and ready-made nodes."""
@@ -85,10 +78,10 @@ class LedgerTable(SphinxDirective):
                 self.state.nested_parse(StringList(str(part).splitlines(), "ledger"), self.content_offset, entry)
         return entry
 
-    def function(self, path: str | None) -> nodes.Node | str:
+    def function(self, path: str | None) -> nodes.Node | None:
         """Return a function's name, linked to its API page where there is one."""
         if path is None:
-            return "–"
+            return None
         text = nodes.literal("", path.removeprefix("natcompanion."), classes=["xref", "py", "py-obj"])
         return addnodes.pending_xref(
             "", text, refdomain="py", reftype="obj", reftarget=path, refdoc=self.env.docname, refexplicit=True,
@@ -100,23 +93,24 @@ class LedgerTable(SphinxDirective):
         results = self.book / "results"
         if claim.experiment:
             self.env.note_dependency(str(results / f"{claim.experiment}.json"))
-        evidence = f"`{claim.experiment}`" if claim.experiment else test_link(claim.test)
-        value = "–" if claim.paper_value is None else str(claim.paper_value)
+        evidence = f"`{claim.experiment or claim.test}`" if claim.experiment or claim.test else None
+        value = None if claim.paper_value is None else f"Paper: {claim.paper_value}"
         found = ledger.measured(claim, folder=results)
-        measured = str(found) if found else "exact test" if claim.test else "–"
-        return [claim.where, claim.claim, value, measured, badge(ledger.verdict(claim, folder=results)), [evidence, claim.note]]
+        measured = f"Measured: {found}" if found else "Exact test" if claim.test else None
+        outcome = [badge(ledger.verdict(claim, folder=results)), measured]
+        return [claim.where, [claim.claim, value], outcome, [evidence, claim.note]]
 
     def equations(self, equation: ledger.Equation) -> list:
         """Return the cells of an equation."""
         return [
             str(equation.number), [equation.says, equation.correction and f"Correction: {equation.correction}"],
-            badge(equation.status), self.function(equation.function), test_link(equation.test),
+            badge(equation.status), [self.function(equation.function), equation.test and f"`{equation.test}`"],
         ]  # fmt: skip
 
     def errata(self, erratum: ledger.Erratum) -> list:
         """Return the cells of an erratum."""
-        return [erratum.where, erratum.printed, [erratum.right, erratum.note], badge(erratum.severity),
-                test_link(erratum.evidence)]  # fmt: skip
+        proof = [badge(erratum.severity), f"`{erratum.evidence}`"]
+        return [erratum.where, erratum.printed, [erratum.right, erratum.note], proof]
 
 
 def resolve_elsewhere(app: Sphinx, env, node: nodes.Element, contents: nodes.Node) -> nodes.Node | None:

@@ -24,7 +24,7 @@ NOT_FINITE = "$float"
 class Result:
     """One finished run: what was run, what came out, and where.
 
-    ``result["gap"]`` is short for ``result.values["gap"]``.
+    ``result["gap"]`` is short for ``result.values["gap"]``, and ``result["plain.steps"]`` looks inside a dict.
     """
 
     experiment: str
@@ -39,14 +39,22 @@ class Result:
     versions: dict
 
     def __getitem__(self, key: str) -> object:
-        if key not in self.values:
-            raise KeyError(f"{self.experiment} has no value {key!r}; it has {', '.join(sorted(self.values))}")
-        return self.values[key]
+        found = self.values
+        for part in key.split("."):
+            if not isinstance(found, dict) or part not in found:
+                raise ValueError(f"{self.experiment} has no value {key!r}; it has {', '.join(sorted(self.values))}")
+            found = found[part]
+        return found
 
     @property
     def identity(self) -> tuple[str, int]:
         """What makes a record the same as another: its settings and its seed."""
-        return json.dumps(self.settings, sort_keys=True), self.seed
+        return identity(self.settings, self.seed)
+
+
+def identity(settings: dict, seed: int) -> tuple[str, int]:
+    """Return the settings as text, and the seed."""
+    return json.dumps(settings, sort_keys=True), seed
 
 
 def plain(value: object, where: str = "value") -> object:

@@ -23,6 +23,11 @@ class Settings:
         """
         return torch.Generator(device=self.device).manual_seed(1000 * self.seed + offset)
 
+    def plain(self) -> dict:
+        """Return the settings as JSON has them (tuples become lists), without seed and device."""
+        return {key: list(value) if isinstance(value, tuple) else value
+                for key, value in asdict(self).items() if key not in ("seed", "device")}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -125,9 +130,3 @@ def get(name: str) -> Experiment:
     if name not in names():
         raise ValueError(f"no experiment {name!r}; there are {', '.join(names()) or 'none'}")
     return _REGISTRY[name]
-
-
-def plain_settings(settings: Settings) -> dict:
-    """Return the settings as JSON has them (tuples become lists), without seed and device."""
-    return {key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(settings).items() if key not in ("seed", "device")}  # fmt: skip

@@ -17,7 +17,7 @@ from joblib import Parallel, delayed, parallel_config
 from tqdm import tqdm
 
 from . import _records, _registry
-from ._records import Result
+from ._records import Result, identity
 from ._registry import Experiment, Settings
 from ._results import Results, load
 
@@ -73,7 +73,7 @@ def execute(experiment: Experiment, preset: str, settings: Settings, threads: in
     if not isinstance(values, dict):
         raise TypeError(f"{experiment.name}: expected the function to return a dict, got {type(values).__name__}")
     return Result(
-        experiment.name, preset, settings.seed, _registry.plain_settings(settings),
+        experiment.name, preset, settings.seed, settings.plain(),
         _records.plain(values, experiment.name), settings.device, threads, round(seconds, 3), commit(), versions(),
     )  # fmt: skip
 
@@ -194,8 +194,7 @@ def sweep(
     done = set() if fresh else {record.identity for record in _records.read(name, preset, folder)}
     tasks = [
         settings for settings in plan(experiment, preset, seeds, grid or {}, device)
-        if Result(name, preset, settings.seed, _registry.plain_settings(settings), {}, "", 1, 0, None, {}).identity
-        not in done
+        if identity(settings.plain(), settings.seed) not in done
     ]  # fmt: skip
     failures = []
     with _workers(workers, backend, scheduler), tqdm(total=len(tasks), desc=name, disable=not progress) as bar:

@@ -261,6 +261,8 @@ def has_dpi(k, dpi):
         (ValueError, "labels: expected keys among k, got 'x'", {"k": [1], "labels": {"x": "X"}}),
         (ValueError, "draw: its parameter 'dpi' has the name of an option", {"k": [1], "draw": has_dpi}),
         (ValueError, "draw: expected a function", {"k": [1], "draw": 3}),
+        (ValueError, "dpi: expected a positive number, got 0", {"k": [1], "dpi": 0}),
+        (ValueError, "workers: expected a positive number, got -1", {"k": [1], "workers": -1}),
         (ValueError, "draw: expected a matplotlib Figure at k = 1, got None", {"k": [1], "draw": nothing}),
         (ValueError, "draw: expected figures of one size, got .*96, 96.* at k = 1 and .*192, 96.* at k = 2",
          {"k": [1, 2], "draw": grows}),
@@ -321,7 +323,9 @@ def test_live_shows_errors_and_recovers(capsys):
             raise ValueError("<b>expected</b> T != 7")
         return draw(T=T)
 
-    box = live(fails, describe, start={"T": 7}, T=(1, 10))
+    box = live(fails, describe, start={"T": 6}, T=(1, 10))
+    box.controls["T"].value = 7
+    box.button.click()
     assert "ValueError: &lt;b&gt;expected&lt;/b&gt; T != 7" in box.result.value
     assert (
         "<img" not in box.result.value and "Failed at T = 7" in box.status.value and not box.button.disabled
@@ -331,6 +335,11 @@ def test_live_shows_errors_and_recovers(capsys):
     assert describe(T=8) in texts(box.result.value) and "Failed" not in box.status.value
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+def test_an_error_at_the_start_point_stops_the_build():
+    with pytest.raises(RuntimeError, match="draw failed at k = 2: ZeroDivisionError"):
+        live(lambda k: 1 / 0, describe, k=(1, 3))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import html
 import inspect
 import io
+import math
 import pickle
 import sys
 import time
@@ -23,7 +24,7 @@ Describe = Callable[..., str]
 Point = Mapping[str, Any]
 
 COLORS = 48  # palette of one frame: text and lines stay crisp, and a frame weighs 5 to 15 KB
-PARALLEL_FROM = 10.0  # seconds of drawing left at which two workers repay their start of about 4 s
+PARALLEL_FROM = 10.0  # seconds of drawing left at which two workers repay their start of 3 to 5 s
 WORKERS = 2  # by default: each worker that imports torch takes about 250 MB
 
 
@@ -87,6 +88,12 @@ def check_mapping(option: str, given: Mapping[str, Any] | None, names: Sequence[
     if unknown:
         raise ValueError(f"{option}: expected keys among {', '.join(names)}, got {unknown[0]!r}")
     return given
+
+
+def check_positive(option: str, value: float) -> None:
+    """Refuse an option that is not a positive number."""
+    if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+        raise ValueError(f"{option}: expected a positive number, got {value!r}")
 
 
 def render(draw: Draw, describe: Describe, point: Point, dpi: float) -> Frame:
@@ -174,12 +181,12 @@ def _render_with(
 ) -> list[Frame]:
     """In a worker: take over the style and the default dtype of the notebook, then draw."""
     style, dtype = state
-    matplotlib.rcParams.update(style)
     if dtype is not None:
         import torch
 
         torch.set_default_dtype(dtype)
-    return _render_each(draw, describe, points, dpi)
+    with matplotlib.rc_context(style):
+        return _render_each(draw, describe, points, dpi)
 
 
 def _notebook_state() -> tuple:

@@ -15,6 +15,7 @@ from natcompanion.explore._frames import (
     check_labels,
     check_mapping,
     check_names,
+    check_positive,
     frame_html,
     name_point,
     name_value,
@@ -68,8 +69,8 @@ def explore(
     Raises
     ------
     ValueError
-        If the grid, ``start``, ``labels``, or what the functions return is not as above, or if there are more
-        than 400 frames.
+        If the grid, an option, or what the functions return is not as above, or if there are more than 400
+        frames.
     RuntimeError
         If ``draw`` or ``describe`` raises; the message names the point.
 
@@ -87,6 +88,8 @@ def explore(
     [power = 2, scale = 0.5] The curve ends at 40.5.
     """
     check_names(tuple(grid), OPTIONS, {"draw": draw, "describe": describe})
+    check_positive("dpi", dpi)
+    check_positive("workers", 1 if workers is None else workers)
     values = _check_grid(grid)
     captions = check_labels(labels, tuple(values))
     first = _start_indices(check_mapping("start", start, tuple(values)), values)

@@ -25,6 +25,7 @@ from natcompanion.explore._frames import (
     check_labels,
     check_mapping,
     check_names,
+    check_positive,
     frame_html,
     name_point,
     render,
@@ -45,9 +46,10 @@ def live(
 ) -> Described:
     """Return a figure that the kernel draws at any point of ranges when the reader presses Run.
 
-    The picture at the start point is drawn at once. While ``draw`` runs, the button says so and is disabled.
-    If it raises, the reader sees the type and message of the error in place of the picture. A picture that no
-    longer belongs to the sliders is dimmed and says which point it shows. Tag the cell ``remove-cell``.
+    The picture at the start point is drawn at once, and an error there is raised, so that it stops the build
+    of the book. While Run draws, the button says so and is disabled. If ``draw`` or ``describe`` raises then,
+    the reader sees the type and message of the error in place of the picture. A picture that is no longer that
+    of the sliders is dimmed, with a line that says which point it shows. Tag the cell ``remove-cell``.
 
     Parameters
     ----------
@@ -72,7 +74,9 @@ def live(
     Raises
     ------
     ValueError
-        If a range, ``start`` or ``labels`` is not as above. What happens in ``draw`` is shown, not raised.
+        If a range, an option, or what the functions return at the start point is not as above.
+    RuntimeError
+        If ``draw`` or ``describe`` raises at the start point.
 
     Examples
     --------
@@ -89,6 +93,7 @@ def live(
     """
     names = tuple(ranges)
     check_names(names, OPTIONS, {"draw": draw, "describe": describe})
+    check_positive("dpi", dpi)
     captions, start = check_labels(labels, names), check_mapping("start", start, names)
     width = f"{min(max(map(len, captions.values())), 24) + 1}ch"
     controls = {name: _control(name, ranges[name], start.get(name), captions[name], width) for name in names}
@@ -107,8 +112,10 @@ class _Live(Described):
         self.result.add_class("nc-frame")
         super().__init__([*controls.values(), HBox([self.button, self.status]), self.result], "")
         self.add_class("nc-live")
-        self.run()
-        self.text = f"[{name_point(self.shown)}] {self.message}"
+        self.shown, self.outcome = self.point, "Ready."
+        frame = render(draw, describe, self.shown, dpi)
+        self.result.value, self.text = frame_html(frame), f"[{name_point(self.shown)}] {frame.text}"
+        self._say(self.outcome)
         self.button.on_click(lambda _: self.run())
         for control in controls.values():
             control.observe(lambda _: self._mark_stale(), "value")
@@ -128,13 +135,11 @@ class _Live(Described):
         self._say("Running…")
         try:
             frame = render(self.draw, self.describe, self.shown, self.dpi)
-            self.message, self.result.value = frame.text, frame_html(frame)
-            self.outcome = "Done."
+            self.result.value, self.outcome = frame_html(frame), "Done."
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the reader sees it
             cause = error.__cause__ or error
-            self.message = f"{type(cause).__name__}: {cause}"
-            shown = html.escape(self.message)
-            self.result.value = f'<pre role="alert" style="white-space:pre-wrap">{shown}</pre>'
+            message = html.escape(f"{type(cause).__name__}: {cause}")
+            self.result.value = f'<pre role="alert" style="white-space:pre-wrap">{message}</pre>'
             self.outcome = f"Failed at {name_point(self.shown)}."
         self.button.disabled, self.button.description = False, "Run"
         self._mark_stale()

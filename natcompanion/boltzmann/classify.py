@@ -1,0 +1,121 @@
+"""Reading a class from a Boltzmann machine: label units, or a softmax on the hidden units."""
+
+import torch
+
+from natcompanion import _checks
+from natcompanion.boltzmann.enumeration import softplus
+from natcompanion.boltzmann.rbm import RBM
+
+
+def one_hot(labels: torch.Tensor, classes: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Return (n, classes) label units for integer ``labels`` (n,); ValueError if one is out of range."""
+    if labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
+        raise ValueError(f"labels: expected integers (n,), n >= 1, got {labels.dtype} {tuple(labels.shape)}")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ValueError(f"labels: expected 0 to {classes - 1}, got minimum {low} and maximum {high}")
+    return torch.nn.functional.one_hot(labels.long(), classes).to(dtype)
+
+
+class ClassificationRBM:
+    r"""A Boltzmann machine over (x, y): pixels x and one softmax group of label units y.
+
+    .. math:: p(y \mid x) \propto \exp\Big(d_y + \sum_j \log(1 + e^{b_j + U_{yj} + x^T W_{\cdot j}})\Big)
+
+    Parameters
+    ----------
+    W
+        (pixels, H)
+    U
+        (classes, H)
+    a, b, d
+        Biases of the pixels, the hidden units and the classes.
+
+    Notes
+    -----
+    The paper gives accuracies but no classifier; this is one of two readings, `fit_softmax` is the other.
+    """
+
+    def __init__(self, W: torch.Tensor, U: torch.Tensor, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor):
+        self.machine = RBM(torch.cat([W, U]), torch.cat([a, d]), b)
+        self.pixels, self.classes = len(W), len(U)
+
+    @classmethod
+    def from_machine(cls, machine: RBM, classes: int) -> "ClassificationRBM":
+        """Return the classifier whose last ``classes`` visible units are the label units."""
+        n = machine.visible - classes
+        W, U, a, d = machine.W[:n], machine.W[n:], machine.a[:n], machine.a[n:]
+        return cls(W, U, a, machine.b, d)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the unnormalized log p(y|x), (n, classes), exactly: the hidden units are summed out."""
+        n = self.pixels
+        if x.ndim != 2 or x.shape[1] != n:
+            raise ValueError(f"x: expected (n, {n}), got shape {tuple(x.shape)}")
+        W, a, b = self.machine.double()
+        drive = b + _checks.floating(x, "x").double() @ W[:n]
+        return (a[n:] + softplus(drive[:, None, :] + W[n:]).sum(2)).to(x.dtype)
+
+    def probabilities(self, x: torch.Tensor) -> torch.Tensor:
+        """Return p(y|x), (n, classes)."""
+        return torch.softmax(self.logits(x), 1)
+
+    def predict(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the most probable class of each row, (n,)."""
+        return self.logits(x).argmax(1)
+
+    def error(self, x: torch.Tensor, labels: torch.Tensor) -> float:
+        """Return the fraction of wrong predictions."""
+        return float((self.predict(x) != labels).double().mean())
+
+    def cd_gradient(
+        self, x: torch.Tensor, labels: torch.Tensor, *, generator: torch.Generator | None = None
+    ) -> torch.Tensor:
+        """Return the CD-1 gradient of the mean log p(x, y); the label group is sampled as a softmax, (P,)."""
+        v = torch.cat([x, one_hot(labels, self.classes, x.dtype)], 1)
+        q = self.machine.hidden_mean(v)
+        h = (torch.rand(q.shape, generator=generator, dtype=q.dtype) < q).to(q.dtype)
+        pixels = self.machine.visible_mean(h)[:, : self.pixels]
+        x_model = (torch.rand(pixels.shape, generator=generator, dtype=q.dtype) < pixels).to(q.dtype)
+        group = torch.softmax(h @ self.machine.W[self.pixels :].mT + self.machine.a[self.pixels :], 1)
+        y_model = one_hot(torch.multinomial(group, 1, generator=generator)[:, 0], self.classes, q.dtype)
+        return self.machine.contrast(v, torch.cat([x_model, y_model], 1))
+
+
+def fit_softmax(
+    features: torch.Tensor, labels: torch.Tensor, classes: int, *, l2: float = 1e-3, steps: int = 100
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (weights, bias) of a softmax on ``features`` (n, H), fitted by L-BFGS to the mean cross-entropy.
+
+    Parameters
+    ----------
+    features
+        Hidden probabilities (n, H).
+    labels
+        Integers (n,).
+    classes
+        Number of classes.
+    l2
+        Half the squared norm of the weights is added with this factor.
+    steps
+        Largest number of L-BFGS iterations.
+
+    Returns
+    -------
+    tuple
+        (H, classes) and (classes,)
+    """
+    target = one_hot(labels, classes, features.dtype)
+    weights = torch.zeros(features.shape[1], classes, dtype=features.dtype, requires_grad=True)
+    bias = torch.zeros(classes, dtype=features.dtype, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights, bias], max_iter=steps, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        logits = _checks.matrix(features, "features").detach() @ weights + bias
+        value = -(target * torch.log_softmax(logits, 1)).sum(1).mean() + l2 / 2 * (weights**2).sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return weights.detach(), bias.detach()

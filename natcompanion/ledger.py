@@ -11,7 +11,7 @@ mean and its 95 % interval), ``middle`` (the median), ``n`` and ``each`` (the ar
 """
 
 import ast
-import pkgutil
+import importlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,12 +189,21 @@ def report(paper: str | None = None, *, folder: Path | None = None, results: Pat
 def resolve(path: str) -> object:
     """Return the object at a dotted path such as ``natcompanion.solvers.damped_solve``.
 
+    A function that has the name of its module, and is imported into the package, wins over the module.
+
     Raises
     ------
     LedgerError
         If there is no such module or name.
     """
+    first, *rest = path.split(".")
     try:
-        return pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
+        found, module = importlib.import_module(first), first
+        for name in rest:
+            module = f"{module}.{name}"
+            if not hasattr(found, name):
+                importlib.import_module(module)
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
         raise LedgerError(f"{path}: {error}") from error
+    return found

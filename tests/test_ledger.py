@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from natcompanion import ledger, scoreboard
+from natcompanion import ledger, optim, scoreboard
 from natcompanion.experiments import Result, _records
 from natcompanion.ledger import Claim, LedgerError
 
@@ -231,6 +231,7 @@ def test_report(results, tmp_path):
 
 def test_resolve():
     assert ledger.resolve("natcompanion.ledger.load") is ledger.load
+    assert ledger.resolve("natcompanion.optim.natural_space") is optim.natural_space  # its module has the same name
     for path in ("natcompanion.ledger.lode", "natcompanion.nothing.x"):
         with pytest.raises(LedgerError, match=path):
             ledger.resolve(path)

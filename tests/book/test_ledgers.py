@@ -1,0 +1,74 @@
+"""The real ledgers: every verdict follows from stored results, and every test they name exists and passes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from natcompanion import cli, ledger
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRIES = {name: ledger.load(name) for name in ledger.LEDGERS}
+FIELD = {"claims": "test", "equations": "test", "errata": "evidence"}
+COMPLETE = {key: paper.equations for key, paper in ledger.PAPERS.items() if paper.equations}
+
+
+def node_ids() -> list[str]:
+    """Return the distinct tests that the ledgers name."""
+    named = {getattr(entry, FIELD[name]) for name, entries in ENTRIES.items() for entry in entries}
+    return sorted(named - {None})
+
+
+def run_pytest(*arguments: str) -> subprocess.CompletedProcess:
+    """Run pytest in a process of its own, from the root of the repository."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    keep = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    return subprocess.run(
+        command, cwd=ROOT, env={**keep, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("claim", ENTRIES["claims"], ids=lambda claim: claim.id)
+def test_the_verdict_follows_from_the_stored_result(claim):
+    assert ledger.verdict(claim) == claim.verdict, f"measured: {ledger.measured(claim)}"
+
+
+@pytest.mark.parametrize("path", sorted({e.function for e in ENTRIES["equations"]} - {None}))
+def test_the_function_can_be_imported(path):
+    assert callable(ledger.resolve(path))
+
+
+@pytest.mark.parametrize("paper", COMPLETE)
+def test_no_equation_is_missing(paper):
+    numbers = [entry.number for entry in ENTRIES["equations"] if entry.paper == paper]
+    assert sorted(number for number in numbers if isinstance(number, int)) == list(range(1, COMPLETE[paper] + 1))
+
+
+def test_equations_are_in_the_order_of_the_paper():
+    for paper in ledger.PAPERS:
+        numbers = [e.number for e in ENTRIES["equations"] if e.paper == paper and isinstance(e.number, int)]
+        assert numbers == sorted(numbers), paper
+
+
+def test_no_ledger_names_its_own_tests():
+    assert not [node for node in node_ids() if node.startswith("tests/book/test_ledgers.py")]
+
+
+def test_every_named_test_exists_and_passes():
+    assert node_ids()
+    done = run_pytest("-n", "2", *node_ids())
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout and "xfailed" not in done.stdout
+
+
+def test_a_test_that_does_not_exist_is_noticed():
+    """The negative control of the test above."""
+    file = node_ids()[0].partition("::")[0]
+    done = run_pytest("--collect-only", f"{file}::test_that_nobody_wrote")
+    assert done.returncode != 0 and "not found" in done.stdout + done.stderr
+
+
+def test_stored_results_are_those_of_the_experiments_as_they_are():
+    assert cli.problems() == []

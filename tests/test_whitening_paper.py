@@ -249,11 +249,20 @@ def in_phi(W: torch.Tensor):
     return lambda phi: GAUSSIAN.nll(torch.linalg.solve(W, phi), MEAN)
 
 
+def one_step_in_phi(root):
+    """theta after one plain step of size 0.1 in the natural parameter space."""
+    theta = THETA.clone().requires_grad_()
+    theta.grad = GAUSSIAN.gradient(THETA, MEAN)
+    natural_space([theta], G, lambda phi: torch.optim.SGD(phi, lr=0.1), root=root).step()
+    return theta.detach()
+
+
 def test_equation_19():
     """A descent step in phi is minus its gradient, as in Eqs. 3 and 28; with the printed sign J grows."""
     W = metric_root(G)
     phi = W @ THETA
     step = 0.1 * torch.func.grad(in_phi(W))(phi)
+    assert close(one_step_in_phi("symmetric"), torch.linalg.solve(W, phi - step), 1e-9)
     assert in_phi(W)(phi - step) < in_phi(W)(phi) < in_phi(W)(phi + step)
 
 
@@ -290,9 +299,8 @@ def test_equation_23():
 def test_equation_24():
     """One plain step in phi is minus G^-1 grad J in theta for any root; with the printed sign J grows."""
     natural = damped_solve(G, GAUSSIAN.gradient(THETA, MEAN), 0.0)
-    for W in roots(G):
-        phi = W @ THETA - 0.1 * torch.func.grad(in_phi(W))(W @ THETA)
-        assert close(torch.linalg.solve(W, phi) - THETA, -0.1 * natural, 1e-9)
+    for root in ("symmetric", "pca", "cholesky"):
+        assert close(one_step_in_phi(root) - THETA, -0.1 * natural, 1e-9)
     J = [GAUSSIAN.nll(THETA + sign * 0.1 * natural, MEAN) for sign in (-1, 0, 1)]
     assert J[0] < J[1] < J[2]
 
@@ -505,16 +513,6 @@ def test_equation_39(cases):
     assert not close(torch.outer(mean, mean), expected, 1e-2)
 
 
-def model_fisher(log_q, X, theta):
-    """Average over the data x and, by quadrature with variance 1/2, over y from q(y | x)."""
-    total = torch.zeros(2, 2, dtype=torch.float64)
-    for x in X:
-        for offset, weight in ((-(1.5**0.5), 1 / 6), (0.0, 2 / 3), (1.5**0.5, 1 / 6)):
-            g = torch.func.grad(log_q)(theta, x, x @ theta + offset)
-            total += weight * torch.outer(g, g) / len(X)
-    return total
-
-
 @pytest.mark.parametrize("number", [40, 41])
 def test_equations_40_and_41(cases, number):
     """The joint and the conditional give the same metric, because p(x) does not depend on theta."""
@@ -524,8 +522,11 @@ def test_equations_40_and_41(cases, number):
         conditional = -squared_error(theta, x, y) - 0.5 * math.log(math.pi)
         return conditional + (-0.5 * (x @ x) if number == 40 else 0.0)  # log p(x) of some p
 
+    # Averages over y from q(y | x) by two nodes, mean plus and minus the deviation 1/sqrt(2): exact here.
+    inputs, offset = torch.cat([X, X]), tensor([[0.5**0.5], [-(0.5**0.5)]])
+    metric = gradient_second_moment(log_q, theta, inputs, (X @ theta + offset).reshape(-1))
     expected = tensor(cases("whitening")["l2_metrics"]["expected"]["eq41"])
-    assert close(model_fisher(log_q, X, theta), expected, 1e-8)
+    assert close(metric, expected, 1e-8)
     assert close(2 * second_moment(X), expected, 1e-8)  # exp(-|y - f|^2) has variance 1/2, hence the 2
     assert not close(second_moment(X), expected, 1e-2)
 
@@ -543,6 +544,12 @@ def test_equation_42():
         return V @ Y
 
     change = T(W + dW) - T(W)
+    # What follows for the natural gradient: on the moved problem, V -> J(V Y^-1) at T(W), it is moved as well.
+    J = separation_objective(normal(40, 3, seed=3))
+    natural = natural_relative_gradient(torch.func.grad(J)(W), W)
+    moved = torch.func.grad(lambda V: J(V @ torch.linalg.inv(Y)))(T(W))
+    assert close(natural_relative_gradient(moved, T(W)), T(natural), 1e-8)
+    assert not close(moved, T(torch.func.grad(J)(W)), 1e-2)
     assert close(relative_length(T(W), change), relative_length(W, dW))
     assert not close(relative_length(W, change) * 1e6, relative_length(W, dW) * 1e6, 1e-2)
 
@@ -582,6 +589,8 @@ def test_equation_44():
     moved = (dW @ Y).reshape(-1)
     assert close(moved @ vec_metric(W @ Y) @ moved, before, 1e-8)
     assert close(before, relative_length(W, dW))
+    natural = torch.linalg.solve(vec_metric(W), dW.reshape(-1)).reshape(3, 3)
+    assert close(natural_relative_gradient(dW, W), natural, 1e-8)
     assert not close(moved @ vec_metric(W) @ moved, before, 1e-2)
     left = (Y @ dW).reshape(-1)
     assert not close(left @ vec_metric(Y @ W) @ left, before, 1e-2)
@@ -592,8 +601,8 @@ def test_equation_45():
     gradient = GAUSSIAN.gradient(THETA, MEAN)
     for seed in range(20):
         H = normal(2, 2, seed=seed)
-        H = H @ H.mT
-        assert GAUSSIAN.nll(THETA - 1e-6 * H @ gradient, MEAN) < GAUSSIAN.nll(THETA, MEAN)
+        J = GAUSSIAN.nll(GAUSSIAN.path(THETA, MEAN, lr=1e-6, steps=1, inverse_metric=H @ H.mT), MEAN)
+        assert J[1] < J[0]
     indefinite = IDENTITY - 2 * torch.outer(gradient, gradient) / gradient.square().sum()
     assert GAUSSIAN.nll(THETA - 1e-6 * indefinite @ gradient, MEAN) > GAUSSIAN.nll(THETA, MEAN)
 
@@ -804,6 +813,7 @@ def test_erratum_the_energy_metric_misses_the_mean():
     printed, centred = [], []
     for model, theta, F in random_machines():
         q = model.distribution(theta)
+        assert preconditioned_condition(model.energy_metric(q), F) < condition_number(F)
         printed.append(preconditioned_condition(model.energy_metric(q), F))
         centred.append(preconditioned_condition(model.energy_metric(q, centred=True), F))
     assert sorted(printed)[10] > 10

@@ -544,7 +544,7 @@ def test_equation_42():
         return V @ Y
 
     change = T(W + dW) - T(W)
-    # What follows for the natural gradient: on the moved problem, V -> J(V Y^-1) at T(W), it is moved as well.
+    # For the natural gradient: on the moved problem, V -> J(V Y^-1) at T(W), it is moved as well.
     J = separation_objective(normal(40, 3, seed=3))
     natural = natural_relative_gradient(torch.func.grad(J)(W), W)
     moved = torch.func.grad(lambda V: J(V @ torch.linalg.inv(Y)))(T(W))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 MAIN = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 
 
@@ -19,7 +18,7 @@ def build(folder: Path) -> int:
         shutil.rmtree(output / old, ignore_errors=True)
     (output / ".complete").unlink(missing_ok=True)
     command = [sys.executable, "-c", MAIN, "build", str(folder), "--all", "-W", "--keep-going"]
-    status = subprocess.run(command, cwd=folder).returncode
+    status = subprocess.run(command, check=False, cwd=folder).returncode
     if status == 0:
         for source_map in (output / "html" / "_static").rglob("*.map"):
             source_map.unlink()

@@ -29,8 +29,14 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     """Return a copy of a notebook in canonical form. Applying it twice changes nothing more."""
     notebook = copy.deepcopy(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    kept = {key: value for key, value in notebook.metadata.items() if key not in ("widgets", "language_info", "toc")}
-    notebook.metadata = NotebookNode({**kept, "kernelspec": dict(KERNEL), "language_info": {"name": "python"}})
+    kept = {
+        key: value
+        for key, value in notebook.metadata.items()
+        if key not in ("widgets", "language_info", "toc")
+    }
+    notebook.metadata = NotebookNode(
+        {**kept, "kernelspec": dict(KERNEL), "language_info": {"name": "python"}}
+    )
     count = 0
     for index, cell in enumerate(notebook.cells):
         cell.source = "\n".join(line.rstrip() for line in cell.source.strip("\n").split("\n"))
@@ -56,7 +62,12 @@ def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNod
                 continue
         if output.output_type == "execute_result":
             output.execution_count = count
-        if kept and output.output_type == "stream" and kept[-1].output_type == "stream" and kept[-1].name == output.name:
+        if (
+            kept
+            and output.output_type == "stream"
+            and kept[-1].output_type == "stream"
+            and kept[-1].name == output.name
+        ):
             kept[-1].text += output.text
         else:
             kept.append(output)
@@ -91,15 +102,27 @@ def regress(paths: list[Path], workers: int) -> int:
     if not paths:
         print("no notebooks")
         return 0
-    options = ["--nbval", "-q", "-p", "no:cacheprovider", "-n", str(min(workers, len(paths))), "--dist", "loadfile"]
-    return subprocess.run([sys.executable, "-m", "pytest", *options, *map(str, paths)], cwd=ROOT).returncode
+    options = [
+        "--nbval",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        str(min(workers, len(paths))),
+        "--dist",
+        "loadfile",
+    ]
+    command = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
+    return subprocess.run(command, check=False, cwd=ROOT).returncode
 
 
 def main() -> int:
     """Command line: notebooks to handle (default: every chapter)."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="*", type=Path)
-    parser.add_argument("--regress", action="store_true", help="compare with the stored outputs and write nothing")
+    parser.add_argument(
+        "--regress", action="store_true", help="compare with the stored outputs and write nothing"
+    )
     parser.add_argument("-n", "--workers", type=int, default=2, help="notebooks compared at once")
     options = parser.parse_args()
     paths = [path.resolve() for path in options.notebooks] or chapters()

@@ -44,7 +44,11 @@ def copy(source: Path, target: Path) -> None:
 
 def main() -> None:
     """Install, copy, and leave ``.complete`` as the last file."""
-    subprocess.run([*npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], cwd=ROOT, check=True)
+    subprocess.run(
+        [*npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
+        cwd=ROOT,
+        check=True,
+    )
     shutil.rmtree(VENDOR, ignore_errors=True)
     mathjax = MODULES / "mathjax"
     fonts = (mathjax / "es5").glob("output/chtml/fonts/woff-v2/*.woff")

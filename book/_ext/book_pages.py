@@ -40,6 +40,8 @@ def set_repository(app: Sphinx, config: Config) -> None:
 
 def setup(app: Sphinx) -> dict:
     """Register the extension."""
-    app.add_config_value("comments_config", {}, "")  # Jupyter Book sets it even when sphinx_comments is not loaded
+    app.add_config_value(
+        "comments_config", {}, ""
+    )  # Jupyter Book sets it even when sphinx_comments is not loaded
     app.connect("config-inited", set_repository, priority=100)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

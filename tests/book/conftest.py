@@ -16,17 +16,23 @@ from playwright.sync_api import Browser, sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 MINI = Path(__file__).parent / "mini"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def build(folder: Path, **environment: str) -> subprocess.CompletedProcess:
     """Build the book in ``folder`` as ``make book`` does, with no address of a repository unless given."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("NATCOMPANION_")}
     command = [sys.executable, str(ROOT / "tools" / "build.py"), str(folder)]
-    return subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True)
+    return subprocess.run(command, check=False, env={**clean, **environment}, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +87,9 @@ def browser() -> Iterator[Browser]:
     """Start Chromium once. There is no skip: pages that nobody opened are not tested."""
     program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
     if program is None:
-        pytest.fail(f"no browser: none of {', '.join(PROGRAMS)} is on PATH; on Debian: apt-get install chromium")
+        pytest.fail(
+            f"no browser: none of {', '.join(PROGRAMS)} is on PATH; on Debian: apt-get install chromium"
+        )
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield chromium

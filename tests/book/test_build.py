@@ -41,7 +41,9 @@ def test_mistakes_on_pages_and_printed_warnings_fail_every_build(mini_book, buil
     with (mini_book / "_toc.yml").open("a") as toc:
         toc.writelines(f"  - file: book/{kind}\n" for kind in BREAKS)
     pages = [f"{mini_book}/book/{kind}.md:3: " for kind in BREAKS if kind != "citation"]
-    assert_fails_twice(build_book, mini_book, *pages, "nobody1900nothing", "stderr was found in the cell outputs")
+    assert_fails_twice(
+        build_book, mini_book, *pages, "nobody1900nothing", "stderr was found in the cell outputs"
+    )
 
 
 def test_a_failing_cell_fails_every_build(mini_book, build_book):

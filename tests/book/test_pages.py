@@ -49,9 +49,12 @@ def slider_problems(seen: Visit) -> list[str]:
             "does not return with Home": states[-2]["shown"] == states[0]["shown"],
             "does not jump with End": states[-1]["shown"] == walked[-1]["shown"],
             "does not move the picture": len(walked) == 1 or len({state["src"] for state in walked}) > 1,
-            "does not change the description": len(walked) == 1 or len({state["alt"] for state in walked}) > 1,
+            "does not change the description": len(walked) == 1
+            or len({state["alt"] for state in walked}) > 1,
             "returns to another picture": states[-2]["src"] == states[0]["src"],
-            "has a caption that is not the description": all(state["alt"] == state["caption"] for state in states),
+            "has a caption that is not the description": all(
+                state["alt"] == state["caption"] for state in states
+            ),
             "makes the page jump": len({state["height"] for state in states}) == 1,
         }
         problems += [f"{where} {text}" for text, good in checks.items() if not good]
@@ -64,7 +67,9 @@ def content_problems(seen: Visit) -> list[str]:
     problems = [f"not typeset: {text}" for text in content["raw"]]
     problems += [f"wrong in an equation: {text}" for text in content["errors"]]
     if content["typeset"] < content["math"]:
-        problems.append(f"{content['math'] - content['typeset']} of {content['math']} equations are not typeset")
+        problems.append(
+            f"{content['math'] - content['typeset']} of {content['math']} equations are not typeset"
+        )
     for alt, width in content["pictures"]:
         if not alt.strip() or PATH.search(alt):
             problems.append(f"a picture without a description: {alt!r}")
@@ -84,8 +89,10 @@ def layout_problems(seen: Visit) -> list[str]:
             "scrolls sideways": layout["page"] <= layout["window"],
             "has sliders side by side": len(set(tops)) == len(tops),
             "has narrow sliders": all(slider["share"] > 0.8 for slider in layout["sliders"]),
-            "has a short track": all(slider["track"] > 0.3 * layout["width"] * (1 if layout["width"] < 800 else 0.5)
-                                     for slider in layout["sliders"]),
+            "has a short track": all(
+                slider["track"] > 0.3 * layout["width"] * (1 if layout["width"] < 800 else 0.5)
+                for slider in layout["sliders"]
+            ),
             "has a picture that is not on white": layout["picture"] in (None, "rgb(255, 255, 255)"),
             "has a block behind its sliders": layout["block"] in (None, "rgba(0, 0, 0, 0)"),
         }
@@ -160,15 +167,25 @@ def test_every_link_inside_the_book_leads_somewhere(site):
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             anchors = parsed[target].anchors if target in parsed else None
-            if not target.exists() or (anchors is not None and parts.fragment and parts.fragment not in anchors):
+            if not target.exists() or (
+                anchors is not None and parts.fragment and parts.fragment not in anchors
+            ):
                 dead.append(f"{page.relative_to(site)} -> {link}")
     assert dead == []
 
 
 def test_every_page_of_the_book_is_in_its_contents():
     contents = yaml.safe_dump(yaml.safe_load((ROOT / "_toc.yml").read_text()))
-    written = [*(ROOT / "book").glob("*.md"), *(ROOT / "book").glob("*.ipynb"), *(ROOT / "book" / "api").glob("*.*")]
-    assert [path.name for path in written if f"book/{path.relative_to(ROOT / 'book').with_suffix('')}" not in contents] == []
+    written = [
+        *(ROOT / "book").glob("*.md"),
+        *(ROOT / "book").glob("*.ipynb"),
+        *(ROOT / "book" / "api").glob("*.*"),
+    ]
+    assert [
+        path.name
+        for path in written
+        if f"book/{path.relative_to(ROOT / 'book').with_suffix('')}" not in contents
+    ] == []
 
 
 def test_the_small_book_has_no_problem(mini_visit):
@@ -178,7 +195,10 @@ def test_the_small_book_has_no_problem(mini_visit):
 
 
 SPOILED = {
-    "outside": ("</article>", '<img src="https://example.org/x.png" alt="A picture from elsewhere"></article>'),
+    "outside": (
+        "</article>",
+        '<img src="https://example.org/x.png" alt="A picture from elsewhere"></article>',
+    ),
     "failed": ("</article>", '<img src="missing.png" alt="A picture that is not there"></article>'),
     "errors": ("</article>", "<script>throw new Error('spoiled')</script></article>"),
     "not typeset": ("</article>", r"<p class='tex2jax_ignore mathjax_ignore'>\(x\)</p></article>"),
@@ -186,7 +206,10 @@ SPOILED = {
     "scrolls sideways": ("</article>", '<div style="width: 3000px">.</div></article>'),
     "no name": ("_static/book.js", "_static/doctools.js"),
     "a block behind": ("_static/book.css", "_static/pygments.css"),
-    "does not move the picture": ("</body>", "<script>HTMLImageElement.prototype.__defineGetter__('src', () => 1)</script></body>"),
+    "does not move the picture": (
+        "</body>",
+        "<script>HTMLImageElement.prototype.__defineGetter__('src', () => 1)</script></body>",
+    ),
 }
 """Changes of a page, each of which one of the checks above must notice."""
 
@@ -198,5 +221,7 @@ def test_a_spoiled_page_is_noticed(browser, mini_site, kind):
     name = f"book/spoiled-{kind.replace(' ', '-')}.html"
     (mini_site / name).write_text(text.replace(*SPOILED[kind]))
     seen = visit(browser, mini_site, mini_site.as_uri(), name)
-    found = getattr(seen, kind, None) or slider_problems(seen) + content_problems(seen) + layout_problems(seen)
+    found = getattr(seen, kind, None) or slider_problems(seen) + content_problems(seen) + layout_problems(
+        seen
+    )
     assert found and (hasattr(seen, kind) or any(kind in problem for problem in found)), found

@@ -82,7 +82,9 @@ class Visit:
 
 def pages(site: Path) -> list[str]:
     """Return the pages of a site, relative to it."""
-    return sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if "_static" not in path.parts)
+    return sorted(
+        path.relative_to(site).as_posix() for path in site.rglob("*.html") if "_static" not in path.parts
+    )
 
 
 def watch(page: Page, visit: Visit, base: str) -> None:

@@ -1,0 +1,162 @@
+"""The stored notebooks: canonical form, stored outputs, and the rules that keep them readable and comparable."""
+
+import ast
+import json
+import re
+import statistics
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MINI = ROOT / "tests" / "book" / "mini" / "book" / "chapter.ipynb"
+NOTEBOOKS = [MINI, *sorted((ROOT / "book").glob("*.ipynb"))]
+HIDDEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
+LONGEST, MEDIAN = 40, 6
+
+spec = spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
+tool = module_from_spec(spec)
+spec.loader.exec_module(tool)
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """Return a notebook as it is stored."""
+    return nbformat.read(path, as_version=4)
+
+
+def lines(source: str) -> int:
+    """Return the number of lines of code."""
+    return sum(bool(line.strip()) for line in source.splitlines())
+
+
+def form_problems(notebook: nbformat.NotebookNode) -> list[str]:
+    """Return what keeps a notebook from being compared with a fresh run."""
+    problems = []
+    if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
+        problems.append("the kernel is not python3")
+    if "widgets" in notebook.metadata:
+        problems.append("widget state is stored")
+    ids = [cell.get("id") for cell in notebook.cells]
+    if None in ids or len(set(ids)) != len(ids):
+        problems.append("cells without an id of their own")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if not any(cell.outputs for cell in code):
+        problems.append("no outputs are stored")
+    for cell in code:
+        problems += [f"cell {cell.id}: {text}" for text in cell_problems(cell)]
+    return problems
+
+
+def cell_problems(cell: nbformat.NotebookNode) -> list[str]:
+    """Return what is wrong with one code cell."""
+    problems = []
+    source = re.sub(r"^[%!].*$", "pass", cell.source, flags=re.MULTILINE)
+    body = ast.parse(source).body
+    last = body[-1] if body else None
+    if cell.source.rstrip().endswith(";"):
+        problems.append("ends in a semicolon, which hides an output from the comparison")
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant):
+        problems.append("ends in a constant")
+    if re.search(r"\binteract(ive|_manual|ive_output)?\(", cell.source):
+        problems.append("uses interact, whose errors pass every check")
+    if body and cell.execution_count is None:
+        problems.append("was not executed")
+    for output in cell.outputs:
+        data = output.get("data", {})
+        text = "".join(data.get("text/plain", ""))
+        if output.output_type == "error":
+            problems.append("stores an error")
+        if output.get("name") == "stderr":
+            problems.append("prints to stderr")
+        if re.match(r"(np|numpy)\.\w+\(|tensor\(|array\(|^-?\d+\.\d{4,}", text):
+            problems.append(f"shows a bare number or tensor: {text[:40]}")
+        if any(kind.startswith("image/") for kind in data) and not alternative(cell):
+            problems.append("has a picture without alt text in its metadata")
+        if " at 0x" in text or "<IPython" in text and "HTML" not in text:
+            problems.append(f"shows an address in memory: {text[:60]}")
+    return problems
+
+
+def alternative(cell: nbformat.NotebookNode) -> str:
+    """Return the alternative text that the metadata of a cell gives to its picture."""
+    return str(cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")).strip()
+
+
+@every_notebook
+def test_notebook_is_stored_in_canonical_form(path):
+    text = path.read_text(encoding="utf-8")
+    assert text == tool.dumps(tool.canonical(nbformat.reads(text, as_version=4))), "run 'make notebooks'"
+
+
+@every_notebook
+def test_notebook_can_be_compared_with_a_fresh_run(path):
+    assert form_problems(read(path)) == []
+
+
+@every_notebook
+def test_code_cells_are_short(path):
+    code = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    assert max(lines(cell.source) for cell in code) <= LONGEST
+    shown = [lines(cell.source) for cell in code if not HIDDEN & set(cell.metadata.get("tags", []))]
+    assert statistics.median(shown) <= MEDIAN
+
+
+def spoil(**changes) -> nbformat.NotebookNode:
+    """Return the small chapter with its last cell changed."""
+    notebook = read(MINI)
+    notebook.cells[-1].update(changes)
+    return notebook
+
+
+@pytest.mark.parametrize(
+    "changes, word",
+    [
+        ({"source": "figure;"}, "semicolon"),
+        ({"source": "figure\n1.5"}, "constant"),
+        ({"source": "interact(draw)"}, "interact"),
+        ({"metadata": {}}, "alt text"),
+        ({"id": "imports"}, "id of their own"),
+        ({"execution_count": None}, "not executed"),
+        ({"outputs": [nbformat.v4.new_output("stream", name="stderr", text="x")]}, "stderr"),
+        ({"outputs": [nbformat.v4.new_output("error", ename="E", evalue="x")]}, "error"),
+        ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "tensor(1.)"})]}, "bare"),
+        ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "<A at 0x1>"})]}, "memory"),
+    ],
+)
+def test_a_spoiled_notebook_is_noticed(changes, word):
+    assert any(word in problem for problem in form_problems(spoil(**changes)))
+
+
+def test_canonical_form_is_a_fixed_point_and_drops_what_changes():
+    notebook = read(MINI)
+    notebook.metadata.update(
+        widgets={"state": {}}, kernelspec={"name": "other"}, language_info={"version": "3.11.7"}
+    )
+    notebook.cells[0].pop("id")
+    notebook.cells[1].metadata.execution = {"shell.execute_reply": "2026"}
+    notebook.cells[3].outputs[0].data[tool.VIEW] = {"model_id": "random"}
+    notebook.cells[3].execution_count = 17
+    once = tool.canonical(notebook)
+    assert tool.dumps(tool.canonical(once)) == tool.dumps(once)
+    text = tool.dumps(once)
+    assert not any(word in text for word in ("widget", "other", "3.11.7", "execute_reply", "random"))
+    assert [cell.execution_count for cell in once.cells[1:]] == [1, 2, 3, 4]
+    assert once.cells[0].id and "image/png" in text
+
+
+def test_a_changed_number_fails_the_comparison(tmp_path):
+    changed = tmp_path / "changed.ipynb"
+    notebook = json.loads(MINI.read_text())
+    cell = {**notebook["cells"][-1], "source": "print(f'The curve ends at {9**2}.')"}
+    cell["outputs"] = [{"name": "stdout", "output_type": "stream", "text": "The curve ends at 82.\n"}]
+    notebook["cells"] = [cell]
+    changed.write_text(json.dumps(notebook))
+    command = [sys.executable, str(ROOT / "tools" / "notebooks.py"), "--regress", str(changed)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode != 0 and "82" in done.stdout and "81" in done.stdout

@@ -11,7 +11,7 @@ import torch
 
 from natcompanion import experiments, ledger
 from natcompanion.data._store import cache_folder
-from natcompanion.experiments import Interval, interval
+from natcompanion.experiments import Interval, interval, stored
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -99,11 +99,6 @@ def sweep(options: argparse.Namespace) -> int:
     )  # fmt: skip
     print(f"{len(results)} records in {experiments.results_folder() / f'{options.name}.{options.preset}.json'}")
     return 0
-
-
-def stored() -> list[tuple[str, str]]:
-    """Return the experiment and preset of every results file."""
-    return [tuple(path.stem.split(".")) for path in sorted(experiments.results_folder().glob("[!.]*.*.json"))]
 
 
 def report(options: argparse.Namespace) -> int:

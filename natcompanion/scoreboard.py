@@ -1,8 +1,10 @@
 """The ledgers at a glance: a table and a picture of how many entries of each kind a paper has."""
 
+from pathlib import Path
+
 from matplotlib.figure import Figure
 
-from natcompanion import ledger
+from natcompanion import experiments, ledger
 from natcompanion.ledger import PAPERS, counts
 
 COLOURS = ("#2f7d4f", "#d9a400", "#b5483c", "#9a9a9a")
@@ -48,3 +50,26 @@ def describe(ledger: str) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in tally.items() if count)
         parts.append(f"{paper} {kinds or 'none yet'}")
     return f"Number of {ledger} of each paper: {'; '.join(parts)}."
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    whole = round(seconds)
+    for unit, size in (("h", 3600), ("min", 60)):
+        if whole >= size:
+            return f"{whole / size:.1f} {unit}"
+    return f"{whole} s" if whole else "below 1 s"
+
+
+def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
+    """Return paper, number of stored experiments, of runs, and their computing time; all together in the last row."""
+    found = [(name.partition("_")[0], experiments.load(name, preset, folder=folder)) for name, preset in
+             experiments.stored(folder)]  # fmt: skip
+
+    def row(title: str, results: list) -> tuple[str, str, str, str]:
+        seconds = sum(record.seconds for records in results for record in records)
+        return title, str(len(results)), str(sum(map(len, results))), duration(seconds)
+
+    groups = {key: [results for paper, results in found if paper == key] for key in PAPERS}
+    rows = [row(PAPERS[key].title, results) for key, results in groups.items() if results]
+    return [*rows, row("All", [results for _, results in found])]

@@ -253,3 +253,16 @@ def test_the_summary_adds_up():
     for line in lines:
         claims, *verdicts = map(int, line.split()[1:6])
         assert claims == sum(verdicts)
+
+
+def test_cost(results):
+    """Ten runs of 0.1 s; ``toy`` is of no paper, so only the sum has it."""
+    assert scoreboard.cost(results) == [("All", "1", "10", "1 s")]
+    long = Result("rfim_x", "paper", 0, {}, {}, "cpu", 1, 5400.0, None, {})
+    _records.merge(long, results)
+    assert scoreboard.cost(results)[0][1:] == ("1", "1", "1.5 h") and scoreboard.cost(results)[-1][1:3] == ("2", "11")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "below 1 s"), (59.4, "59 s"), (59.7, "1.0 min"), (90, "1.5 min"), (7200, "2.0 h")])
+def test_duration(seconds, text):
+    assert scoreboard.duration(seconds) == text

@@ -1,6 +1,6 @@
 """Sphinx directives ``ledger-claims``, ``ledger-equations``, ``ledger-errata``: accessible tables from the ledgers.
 
-Each takes the key of one paper, or nothing for all papers. Cells are parsed as the page is, so that math, code and
+Each takes the key of one paper, or nothing for all papers. ``ledger-cost`` is a table of the stored computing time. Cells are parsed as the page is, so that math, code and
 links work. A wide table scrolls in the box that the theme puts around every table; the box takes the keyboard focus.
 """
 
@@ -12,14 +12,18 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from natcompanion import ledger
+from natcompanion import ledger, scoreboard
 
 COLUMNS = {
     "claims": {"Where": 14, "Claim": 34, "Verdict": 20, "Evidence and remarks": 32},
     "equations": {"Eq.": 7, "What it says": 45, "Status": 16, "Function and test": 32},
     "errata": {"Where": 14, "As printed": 28, "Right": 32, "Kind and evidence": 26},
+    "cost": {"Paper": 55, "Experiments": 15, "Runs": 12, "Computing time": 18},
 }
-CAPTIONS = {"claims": "Claims against measurements", "equations": "Numbered equations", "errata": "Misprints and gaps"}
+CAPTIONS = {
+    "claims": "Claims against measurements", "equations": "Numbered equations", "errata": "Misprints and gaps",
+    "cost": "Stored experiments",
+}  # fmt: skip
 
 
 def badge(text: str) -> nodes.inline:
@@ -53,16 +57,20 @@ class LedgerTable(SphinxDirective):
 
     def table(self, paper: str, entries: list) -> list[nodes.Node]:
         """Return the table of one paper."""
+        rows = [getattr(self, self.name_of_ledger)(entry) for entry in entries]
+        return [self.drawn(f"{CAPTIONS[self.name_of_ledger]}: {ledger.PAPERS[paper].title}", rows)]
+
+    def drawn(self, title: str, rows: list[list]) -> nodes.table:
+        """Return a table with a caption and a header row."""
         columns = COLUMNS[self.name_of_ledger]
-        title = f"{CAPTIONS[self.name_of_ledger]}: {ledger.PAPERS[paper].title}"
         group = nodes.tgroup("", cols=len(columns))
         group += [nodes.colspec("", colwidth=width) for width in columns.values()]
         head, body = nodes.thead(), nodes.tbody()
         head += self.row(list(columns))
-        body += [self.row(getattr(self, self.name_of_ledger)(entry)) for entry in entries]
+        body += [self.row(row) for row in rows]
         group += [head, body]
         classes = ["ledger-table", f"ledger-{self.name_of_ledger}", "colwidths-given"]
-        return [nodes.table("", nodes.title("", title), group, classes=classes)]
+        return nodes.table("", nodes.title("", title), group, classes=classes)
 
     def row(self, cells: list) -> nodes.row:
         """Return a table row of Markdown texts and ready-made nodes."""
@@ -113,6 +121,20 @@ class LedgerTable(SphinxDirective):
         return [erratum.where, erratum.printed, [erratum.right, erratum.note], proof]
 
 
+class LedgerCost(LedgerTable):
+    """The table of what the stored experiments cost."""
+
+    optional_arguments = 0
+    name_of_ledger = "cost"
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table; there is always at least the row of the sum."""
+        folder = self.book / "results"
+        for path in folder.glob("*.json"):
+            self.env.note_dependency(str(path))
+        return [self.drawn(CAPTIONS["cost"], scoreboard.cost(folder))]
+
+
 def resolve_elsewhere(app: Sphinx, env, node: nodes.Element, contents: nodes.Node) -> nodes.Node | None:
     """Link a function that is documented under the module that defines it, not the one it is imported from."""
     if not node.get("ledger"):
@@ -132,6 +154,7 @@ def setup(app: Sphinx) -> dict:
     """Register the directives."""
     for name in ledger.LEDGERS:
         app.add_directive(f"ledger-{name}", type(f"Ledger{name.title()}", (LedgerTable,), {"name_of_ledger": name}))
+    app.add_directive("ledger-cost", LedgerCost)
     app.add_css_file("ledger.css")
     app.connect("config-inited", add_styles)
     app.connect("missing-reference", resolve_elsewhere)

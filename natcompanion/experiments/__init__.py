@@ -19,10 +19,10 @@ A module of this package registers its experiments like this::
 
 from ._records import Result, book_folder, results_folder
 from ._registry import Experiment, Settings, experiment, get, names
-from ._results import Interval, Results, interval, load
+from ._results import Interval, Results, interval, load, stored
 from ._sweep import default_workers, run, sweep
 
 __all__ = [
     "Experiment", "Interval", "Result", "Results", "Settings", "book_folder", "default_workers", "experiment", "get", "interval",
-    "load", "names", "results_folder", "run", "sweep",
+    "load", "names", "results_folder", "run", "stored", "sweep",
 ]  # fmt: skip

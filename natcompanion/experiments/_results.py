@@ -115,3 +115,9 @@ def load(name: str, preset: str = "quick", *, folder: Path | None = None) -> Res
         path = _records.path_of(name, preset, folder)
         raise ValueError(f"no stored results in {path}; run: natcompanion sweep {name} --preset {preset}")
     return Results(name, preset, tuple(records))
+
+
+def stored(folder: Path | None = None) -> list[tuple[str, str]]:
+    """Return the experiment and preset of every results file."""
+    paths = (folder or _records.results_folder()).glob("[!.]*.*.json")
+    return sorted((path.name.split(".")[0], path.name.split(".")[1]) for path in paths)

@@ -91,5 +91,5 @@ def full_rank(values: torch.Tensor, name: str, dtype: torch.dtype) -> None:
     if rank < len(values):
         raise ValueError(
             f"{name}: expected a matrix of full rank, got numerical rank {rank} of {len(values)}; "
-            "use eps > 0, or remove constant and repeated directions first"
+            "increase eps, or remove constant and repeated directions first"
         )

@@ -48,7 +48,8 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     ------
     ValueError
         If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue, or is
-        singular (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while ``eps`` is 0.
+        singular (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while ``eps`` is 0, or still
+        is, to float64 precision, with ``eps`` added.
 
     Notes
     -----
@@ -59,18 +60,19 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     eps = check.non_negative(eps, "eps")
     sigma = check.symmetric(cov, "cov").detach().double()
     values, vectors = check.semidefinite_eigh(sigma, "cov", cov.dtype)
-    if eps == 0:
-        check.full_rank(values, "cov", cov.dtype)
+    check.full_rank(values + eps, "cov", cov.dtype if eps == 0 else torch.float64)
+    if values[0] == 0:  # a negative eigenvalue became 0: take that matrix
+        sigma = (vectors * values) @ vectors.mT
+    identity = torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
+    factor = torch.linalg.cholesky(sigma + eps * identity)
     if kind == "cholesky":
-        identity = torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
-        if values[0] == 0:  # take the clamped eigenvalues, or the factorization may meet a negative pivot
-            sigma = (vectors * values) @ vectors.mT
-        factor = torch.linalg.cholesky(sigma + eps * identity)
         return torch.linalg.solve_triangular(factor, identity, upper=False).to(cov.dtype)
-    scale = (values + eps).rsqrt()
+    U, roots = vectors.flip(1), (values + eps).sqrt().flip(0)
+    if roots[0] > 100 * roots[-1]:  # the same from the factor: slower, and half as many digits are lost
+        U, roots, _ = torch.linalg.svd(factor)
     if kind == "zca":
-        return ((vectors * scale) @ vectors.mT).to(cov.dtype)
-    rows = (vectors * scale).mT.flip(0)
+        return ((U / roots) @ U.mT).to(cov.dtype)
+    rows = (U / roots).mT
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return (rows * largest.sign()).to(cov.dtype)
 

@@ -274,7 +274,7 @@ def test_non_contiguous_and_unused_parameters():
         (torch.eye(5).long(), "floating-point"),
         (torch.triu(torch.ones(5, 5)), "symmetric"),
         (-torch.eye(5), "eigenvalue -1"),
-        (torch.ones(5, 5), "numerical rank 1 of 5; use eps > 0"),
+        (torch.ones(5, 5), "numerical rank 1 of 5; increase eps"),
     ],
 )
 def test_a_bad_metric_changes_nothing(metric, message):

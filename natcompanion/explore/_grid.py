@@ -41,7 +41,7 @@ def explore(
     Every point of the grid is drawn once. The picture, its alternative text and its caption change with the
     sliders.
 
-    A set of axes costs about 0.07 s and 5 KB in each frame, and more with pictures or contours. Set the margins
+    A set of axes costs about 0.07 s and 5 KB in each frame, and more with pictures or contours. Set margins
     with ``subplots_adjust``: the axes then keep their place when a slider moves.
 
     Parameters

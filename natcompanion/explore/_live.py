@@ -49,7 +49,7 @@ def live(
     The picture at the start point is drawn at once, and an error there is raised, so that it stops the build
     of the book. While Run draws, the button says so and is disabled. If ``draw`` or ``describe`` raises then,
     the reader sees the type and message of the error in place of the picture. A picture that does not belong
-    to the sliders any more is dimmed, with a line that says which point it shows. Tag the cell ``remove-cell``.
+    to the sliders any more is dimmed, and a line says which point it shows. Tag the cell ``remove-cell``.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
     invariant.
     """
     kept = (
-        torch.empty(min(len(r), KEPT // len(r)), len(r)).to(r)
+        r.new_empty(min(len(r), KEPT // len(r)), len(r))
         if system.preconditioner is None
         else r[:0, None]
     )

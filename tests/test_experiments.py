@@ -41,7 +41,8 @@ def toy(settings: Toy) -> dict:
 
 @pytest.fixture(autouse=True)
 def toy_experiment(monkeypatch):
-    """Register the toy for one test only."""
+    """Register the toy for one test only, beside the real ones."""
+    experiments.names()  # modules register once, when first imported: not into the copy
     monkeypatch.setattr(_registry, "_REGISTRY", dict(_registry._REGISTRY))
     experiment("toy", quick=Toy(), paper=Toy(steps=100))(toy)
 

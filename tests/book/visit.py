@@ -127,10 +127,10 @@ def walk(page: Page) -> Iterator[list[dict]]:
 
 
 def press(page: Page, handle, key: str, before: dict) -> dict:
-    """Press a key and return the state of the slider once it has moved and the picture with it, or after a second."""
+    """Press a key and return the state of the slider once it has moved and the picture with it, or after ten seconds."""
     page.keyboard.press(key)
     still = (key == "Home" and before["first"]) or (key == "End" and before["last"])
-    for _ in range(1 if still else 50):
+    for _ in range(1 if still else 500):
         page.wait_for_timeout(5 if still else 20)
         state = handle.evaluate(SLIDER)
         moved = state["value"] == state["shown"] != before["shown"]

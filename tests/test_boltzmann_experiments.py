@@ -134,7 +134,7 @@ def test_a_gamma_of_zero_is_plain_sgd():
     plain = paper.train_all(settings, data, zero, rng(9))
     again = paper.train_all(settings, data, [{"lr": 0.5}] * 2, rng(9))
     assert torch.equal(plain.W, again.W)
-    for strength in ({"decay": 0.3}, {"exact": 3.0}, {"natural": 0.3}, {"hidden": 3.0}, {"paper": (0.0, 0.01)}):
+    for strength in ({"decay": 0.3}, {"exact": 300.0}, {"natural": 0.3}, {"hidden": 300.0}, {"paper": (0.0, 0.01)}):
         other = paper.train_all(settings, data, [{"lr": 0.5, **strength}, {"lr": 0.5}], rng(9))
         assert (other.W[0] - plain.W[0]).abs().max() > 1e-4
         assert torch.equal(other.W[1], plain.W[1])

@@ -178,7 +178,7 @@ class Learning(Settings):
     hidden: int = 10
     damping: float = 1e-3
     eps: float = 0.01
-    target: float = -11.7
+    target: float = -11.8
 
 
 @experiment("boltzmann_learning", quick=Learning(), paper=Learning(steps=3000), tuning=Learning(steps=3000))

@@ -16,7 +16,8 @@ help: ## Show this text
 book: $(INSTALLED) $(VENDOR) ## Execute every chapter and write the pages to _build/html
 	$(PY) tools/build.py .
 
-test: test-unit test-notebooks test-pages ## Everything: library, chapters, ledgers, pages in a browser
+test: ## Everything: library, chapters, ledgers, pages in a browser; a failure does not hide the next
+	@$(MAKE) --no-print-directory --keep-going test-unit test-notebooks test-pages
 
 test-unit: $(INSTALLED) ## The library alone (seconds)
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests --ignore=tests/book -q -n $(WORKERS)

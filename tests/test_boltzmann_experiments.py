@@ -106,7 +106,18 @@ def test_exact_rule_equals_the_sampled_gradient(machines, split):
         flat = torch.cat([ea[s], eb[s], eW[s].reshape(-1)])
         close(flat, boltzmann.sampled_penalty_gradient(phases.v_model[s], h[s]))
     C = many.sample_covariance(phases)
-    close(C[0], boltzmann.sample_moments(phases.v_mean[0], phases.q_model[0]).covariance)
+    close(C[0], boltzmann.sample_moments(phases.v_model[0], phases.q_model[0]).covariance)
+
+
+def test_sample_covariance_has_the_right_mean(machines, split):
+    """Over many reconstructions it is cov(v, h) of binary states; with E[v|h] in place of v it is too small."""
+    wide = many.Split(split.x.repeat(200, 1), split.y.repeat(200))
+    phases = phases_of(machines, wide)
+    h = torch.rand(phases.q_model.shape, generator=rng(11)).lt_(phases.q_model)
+    C, states = many.sample_covariance(phases)[0], boltzmann.sample_moments(phases.v_model[0], h[0]).covariance
+    means = boltzmann.sample_moments(phases.v_mean[0], phases.q_model[0]).covariance
+    assert (C - states).abs().max() < 0.02
+    assert float((means * states).sum() / states.square().sum()) < 0.9 < float((C * states).sum() / states.square().sum())
 
 
 def test_decorrelation_equals_autograd(machines, split):

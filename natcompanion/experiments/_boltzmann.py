@@ -149,8 +149,8 @@ class MovingDifference:
 
 
 def sample_covariance(phases: Phases) -> torch.Tensor:
-    """Return cov(v, h) over the reconstructions, (S, V, H)."""
-    v, h = phases.v_mean, phases.q_model
+    """Return cov(v, h) over the reconstructions, (S, V, H); h may be its mean given v, but v not its mean given h."""
+    v, h = phases.v_model, phases.q_model
     return (v - v.mean(1, keepdim=True)).mT @ (h - h.mean(1, keepdim=True)) / v.shape[1]
 
 

@@ -305,7 +305,11 @@ def _state_of(rbm: RBM, X: torch.Tensor) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy(Settings):
-    """CD-1 training during which the paper's matrix is compared with what it stands for."""
+    """CD-1 training during which the paper's matrix is compared with what it stands for.
+
+    ``frozen``: the weights stay where 20 epochs of CD-1 left them, so that the true derivative is zero.
+    ``states``: moments from binary states instead of probabilities.
+    """
 
     epochs: int = 4
     lr: float = 0.3
@@ -315,6 +319,7 @@ class Proxy(Settings):
     hidden: int = 10
     window: int = 15
     frozen: bool = False
+    states: bool = False
 
 
 @experiment("boltzmann_proxy", quick=Proxy(), paper=Proxy(epochs=40))
@@ -333,7 +338,7 @@ def proxy(settings: Proxy) -> dict:
         for rows_now in torch.randperm(len(X), generator=generator).split(settings.batch):
             v = X[rows_now]
             model, h = rbm.gibbs(v, 1, generator=generator)
-            moments = boltzmann.sample_moments(rbm.visible_mean(h), rbm.hidden_mean(model))
+            moments = _proxy_moments(rbm, model, h, settings.states, generator)
             penalties = {rule: average.update(moments) for rule, average in averages.items()}
             totals, count = {rule: totals[rule] + penalties[rule] for rule in totals}, count + 1
             if count % settings.every == 0:
@@ -346,6 +351,16 @@ def proxy(settings: Proxy) -> dict:
     means = {f"mean_{key}": sum(curve) / len(curve) for key, curve in curves.items()}
     summed = {f"summed_{rule}_to_covariance": _cosine(T, C) for rule, T in totals.items()}
     return {**curves, **slopes, **means, **summed, "batch_bias": -2 / settings.batch}
+
+
+def _proxy_moments(
+    rbm: RBM, model: torch.Tensor, h: torch.Tensor, states: bool, generator: torch.Generator
+) -> boltzmann.Moments:
+    """Return the batch moments of the reconstructions by binary states, or by probabilities."""
+    q = rbm.hidden_mean(model)
+    if not states:
+        return boltzmann.sample_moments(rbm.visible_mean(h), q)
+    return boltzmann.sample_moments(model, (torch.rand(q.shape, generator=generator, dtype=q.dtype) < q).to(q.dtype))
 
 
 def _agreement(penalties: dict[str, torch.Tensor], gradient: torch.Tensor, rbm: RBM) -> dict[str, float]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from natcompanion.metrics.model_function import substituted
+from natcompanion.metrics.model_function import find_slots, substituted
 
 # --- Fisher matrices and their relatives (tests compare natcompanion.metrics with these) -----------------------------
 
@@ -71,11 +71,10 @@ def gradient_covariance(
 
 def outputs(model: nn.Module, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return ``model(x)`` with the trainable parameters replaced by the vector ``theta`` (P,)."""
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    pieces = theta.split([p.numel() for p in named.values()])
-    with substituted(
-        model, {name: piece.view_as(named[name]) for name, piece in zip(named, pieces, strict=True)}
-    ):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    pieces = theta.split([p.numel() for p in parameters])
+    new = {id(p): piece.view_as(p) for p, piece in zip(parameters, pieces, strict=True)}
+    with substituted(find_slots(dict(model.named_modules())), new):
         return model(x)
 
 
@@ -188,7 +187,9 @@ def gibbs_matrix(theta: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     return sweep
 
 
-def minimum_probability_flow(theta: torch.Tensor, x: torch.Tensor, values: tuple[float, float]) -> torch.Tensor:
+def minimum_probability_flow(
+    theta: torch.Tensor, x: torch.Tensor, values: tuple[float, float]
+) -> torch.Tensor:
     """Return the mean over the data ``x`` (m, n) of the sum over single flips of exp((E(x) - E(flipped)) / 2)."""
     total = torch.zeros((), dtype=x.dtype)
     for state in x:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ named = pytest.mark.parametrize("likelihood", ALL, ids=repr)
 
 def mlp(sizes=(3, 4, 3), seed=0, dtype=torch.float64):
     torch.manual_seed(seed)
-    layers = [m for a, b in zip(sizes, sizes[1:], strict=False) for m in (nn.Linear(a, b), nn.Tanh())]
+    layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.Tanh())]
     return nn.Sequential(*layers[:-1]).to(dtype)
 
 

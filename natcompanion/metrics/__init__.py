@@ -10,8 +10,12 @@ from natcompanion.metrics.dense import (
 )
 from natcompanion.metrics.energy import energy_metric, gradient_second_moment
 from natcompanion.metrics.matrix import block_diagonal, condition_number, diagonal
+from natcompanion.metrics.operators import CovarianceOperator, FisherOperator, MonteCarloOperator
 
 __all__ = [
+    "CovarianceOperator",
+    "FisherOperator",
+    "MonteCarloOperator",
     "block_diagonal",
     "condition_number",
     "diagonal",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from natcompanion.likelihoods import Likelihood
+from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import ModelFunction
 
 Parameters = Iterable[str | nn.Parameter] | None
@@ -33,7 +34,7 @@ def fisher(
     """
     f = ModelFunction(model, parameters)
     x = f.check(x)
-    return _gram(f, x, likelihood.fisher_root(f.output(x)).mT)
+    return gram(f, x, likelihood.fisher_root(f.output(x)).mT).div_(len(x)).to(f.out_dtype)
 
 
 def gauss_newton(
@@ -77,7 +78,7 @@ def empirical_fisher(
     """
     f = ModelFunction(model, parameters)
     x = f.check(x)
-    return _gram(f, x, score(likelihood, f.output(x), t).unsqueeze(1))
+    return gram(f, x, score(likelihood, f.output(x), t).unsqueeze(1)).div_(len(x)).to(f.out_dtype)
 
 
 def gradient_covariance(
@@ -98,7 +99,7 @@ def gradient_covariance(
     x = f.check(x)
     scores = score(likelihood, f.output(x), t).unsqueeze(1)
     mean = sum(rows.sum((0, 1)) for _, rows in f.chunks(x, scores)) / len(x)
-    return _gram(f, x, scores, mean)
+    return gram(f, x, scores, mean).div_(len(x)).to(f.out_dtype)
 
 
 def monte_carlo_fisher(
@@ -116,7 +117,8 @@ def monte_carlo_fisher(
     """
     f = ModelFunction(model, parameters)
     x = f.check(x)
-    return _gram(f, x, sampled_scores(likelihood, f.output(x), samples, generator))
+    scores = sampled_scores(likelihood, f.output(x), samples, generator)
+    return gram(f, x, scores).div_(len(x)).to(f.out_dtype)
 
 
 def per_example_gradients(
@@ -161,10 +163,18 @@ def output_hessian(likelihood: Likelihood, r: torch.Tensor, t: torch.Tensor) -> 
     return torch.stack(columns, -1)
 
 
-def _gram(f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor, mean: torch.Tensor | None = None):
-    """Return the mean over examples of the sum of outer products of the rows ``cotangents @ J`` (less ``mean``)."""
+def gram(
+    f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor, mean: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the sum over examples and cotangents (n, k, o) of the outer products of the rows ``cotangents @ J``.
+
+    If ``mean`` (P,) is given, it is subtracted from each row. The result has shape (P, P).
+    """
+    total = fast.gram(f, x, cotangents) if mean is None and cotangents.shape[1] > 1 else None
+    if total is not None:
+        return total
     total = torch.zeros(f.size, f.size, dtype=f.dtype, device=x.device)
     for _, rows in f.chunks(x, cotangents):
         rows = rows.flatten(0, 1) if mean is None else rows.flatten(0, 1) - mean
         total.addmm_(rows.mT, rows)
-    return (total / len(x)).to(f.out_dtype)
+    return total

@@ -1,11 +1,15 @@
-"""A torch module as a function of its trainable parameters, evaluated without leaving a trace in the module."""
+"""A torch module as a function of its trainable parameters, evaluated without leaving a trace in it."""
 
+import math
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.func import vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CHUNK = 2**24
 """Numbers that a block of per-example rows may hold."""
@@ -14,32 +18,34 @@ CHUNK = 2**24
 class ModelFunction:
     """The outputs ``r`` of ``model`` and products of their Jacobian, as a function of the chosen parameters.
 
-    The model runs in evaluation mode (BatchNorm uses its running statistics, Dropout is off) and is left as it was:
-    same modes, same buffers, no hooks. Half-precision models are computed in float32. Examples must not influence
-    one another.
+    The model runs in evaluation mode (BatchNorm uses its running statistics, Dropout is off) and is left as it
+    was: same modes, same buffers, no hooks. Half-precision models are computed in float32. Examples must not
+    influence one another.
 
     Parameters
     ----------
     model
         Any module that maps (n, ...) to (n, o).
     parameters
-        Names or parameters to differentiate by; by default every parameter with ``requires_grad``, in the order of
-        ``model.parameters()``. Shared (tied) parameters count once.
+        Names or parameters to differentiate by; by default every parameter with ``requires_grad``, in the order
+        of ``model.parameters()``. Shared (tied) parameters count once.
     """
 
     def __init__(self, model: nn.Module, parameters: Iterable[str | nn.Parameter] | None = None) -> None:
         self.model = model
-        self.originals = select(model, parameters)
+        self.modules = dict(model.named_modules())
+        _refuse_batch_statistics(self.modules)
+        self.slots = find_slots(self.modules)
+        self.originals = select({slot.name: slot.tensor for slot in self.slots}, parameters)
         first = next(iter(self.originals.values()))
         self.out_dtype = first.dtype
         self.dtype = torch.float32 if first.dtype in (torch.float16, torch.bfloat16) else first.dtype
         self.theta = {name: self._cast(p.detach()) for name, p in self.originals.items()}
-        self.constants = {
-            n: self._cast(p.detach()) for n, p in model.named_parameters() if n not in self.theta
-        }
-        self.constants |= {n: self._cast(b.detach().clone()) for n, b in model.named_buffers()}
         self.size = sum(p.numel() for p in self.theta.values())
-        _refuse_batch_statistics(model)
+        others = {id(slot.tensor): slot.tensor for slot in self.slots}
+        for p in self.originals.values():
+            del others[id(p)]
+        self.constants = {key: self._cast(tensor.detach().clone()) for key, tensor in others.items()}
 
     def _cast(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.dtype) if x.is_floating_point() and x.dtype != self.dtype else x
@@ -53,7 +59,7 @@ class ModelFunction:
             raise ValueError(
                 f"x: expected {self.out_dtype} like the model's parameters, got {x.dtype}; convert one"
             )
-        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        if not all_finite(x):
             raise ValueError(
                 f"x: expected finite numbers, got {int((~torch.isfinite(x)).sum())} NaN or infinite"
             )
@@ -61,7 +67,12 @@ class ModelFunction:
 
     def __call__(self, theta: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         """Return the outputs (n, o) at the parameters ``theta``."""
-        with evaluation(self.model), substituted(self.model, self.constants | theta):
+        new = self.constants | {id(self.originals[name]): tensor for name, tensor in theta.items()}
+        with (
+            evaluation(self.modules.values()),
+            substituted(self.slots, new),
+            _twice_differentiable(self.modules),
+        ):
             r = self.model(x)
         if not isinstance(r, torch.Tensor) or r.ndim != 2 or len(r) != len(x):
             got = f"shape {tuple(r.shape)}" if isinstance(r, torch.Tensor) else type(r).__name__
@@ -72,7 +83,7 @@ class ModelFunction:
         """Return the outputs (n, o), without a graph."""
         with torch.no_grad():
             r = self(self.theta, x)
-        if not bool(torch.isfinite(r).all()):
+        if not all_finite(r):
             raise ValueError("model: expected finite outputs, got NaN or infinite ones; check the parameters")
         return r
 
@@ -88,7 +99,9 @@ class ModelFunction:
             return self.flat(vmap(lambda c: pull(c)[0])(c_i).values(), 1)
 
         try:
-            return vmap(one)(x, cotangents)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "There is a performance drop")
+                return vmap(one)(x, cotangents)
         except RuntimeError:  # a layer that vmap cannot batch: one example after the other
             return torch.stack([self._rows_of_one(x_i, c_i) for x_i, c_i in zip(x, cotangents, strict=True)])
 
@@ -110,75 +123,109 @@ class ModelFunction:
             yield part, self.rows(x[part], cotangents[part])
 
 
+def all_finite(x: torch.Tensor) -> bool:
+    """Say whether ``x`` has no NaN or infinite entry, in one pass and without a temporary tensor."""
+    return not x.is_floating_point() or all(math.isfinite(end) for end in torch.aminmax(x.detach()))
+
+
 @contextmanager
-def evaluation(model: nn.Module) -> Iterator[None]:
+def evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Switch every module to evaluation mode, and each back to its own mode at the end."""
-    modes = [(module, module.training) for module in model.modules()]
+    training = [module for module in modules if module.training]
     try:
-        for module, _ in modes:
+        for module in training:
             module.training = False
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
+
+
+class Slot(NamedTuple):
+    """A place in a module that holds a parameter or a buffer. Shared tensors have several slots and one name."""
+
+    module: nn.Module
+    owner: dict[str, torch.Tensor]
+    key: str
+    tensor: torch.Tensor
+    name: str
+
+
+def find_slots(modules: dict[str, nn.Module]) -> list[Slot]:
+    """Return every place that holds a tensor, in the order of ``model.named_parameters()``."""
+    names: dict[int, str] = {}
+    return [
+        Slot(module, owner, key, tensor, names.setdefault(id(tensor), f"{prefix}.{key}" if prefix else key))
+        for prefix, module in modules.items()
+        for owner in (module._parameters, module._buffers)
+        for key, tensor in owner.items()
+        if tensor is not None
+    ]
 
 
 @contextmanager
-def substituted(model: nn.Module, tensors: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Replace parameters and buffers by the given tensors, wherever they occur, and put them back at the end.
+def substituted(slots: list[Slot], new: dict[int, torch.Tensor]) -> Iterator[None]:
+    """Replace tensors, found by their ``id``, wherever they occur, and put the old ones back at the end.
 
     Unlike ``torch.func.functional_call`` it also restores a module that occurs twice in the model.
     """
-    named = dict(model.named_parameters()) | dict(model.named_buffers())
-    new = {id(named[name]): tensor for name, tensor in tensors.items()}
-    slots = [
-        (owner, name, old)
-        for module in set(model.modules())
-        for owner in (module._parameters, module._buffers)
-        for name, old in owner.items()
-        if id(old) in new
-    ]
-    recurrent = [(m, m._flat_weights) for m in model.modules() if isinstance(m, nn.RNNBase)]
+    slots = [slot for slot in slots if id(slot.tensor) in new]
+    recurrent = {
+        slot.module: slot.module._flat_weights for slot in slots if isinstance(slot.module, nn.RNNBase)
+    }
     try:
-        for owner, name, old in slots:
-            owner[name] = new[id(old)]
-        for module, _ in recurrent:
+        for slot in slots:
+            slot.owner[slot.key] = new[id(slot.tensor)]
+        for module in recurrent:
             module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
         yield
     finally:
-        for owner, name, old in slots:
-            owner[name] = old
-        for module, weights in recurrent:
+        for slot in slots:
+            slot.owner[slot.key] = slot.tensor
+        for module, weights in recurrent.items():
             module._flat_weights = weights
 
 
+@contextmanager
+def _twice_differentiable(modules: dict[str, nn.Module]) -> Iterator[None]:
+    """Choose the plain form of attention and recurrent layers: the fused ones have no second derivative."""
+    recurrent = any(isinstance(module, nn.RNNBase) for module in modules.values())
+    fused = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(fused and not recurrent)  # torch.backends.mkldnn.flags warns
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(fused)
+
+
 def select(
-    model: nn.Module, parameters: Iterable[str | nn.Parameter] | None = None
+    tensors: dict[str, torch.Tensor], parameters: Iterable[str | nn.Parameter] | None = None
 ) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters by name, in the order of ``model.parameters()``, or the chosen ones of them."""
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    """Return the trainable parameters by name, or the chosen ones of them, in the given order."""
+    named = {name: p for name, p in tensors.items() if isinstance(p, nn.Parameter) and p.requires_grad}
     if parameters is not None:
         wanted = {key if isinstance(key, str) else id(key) for key in parameters}
-        known = set(named) | {id(p) for p in named.values()}
-        if not wanted or wanted - known:
+        unknown = wanted - set(named) - {id(p) for p in named.values()}
+        if unknown or not wanted:
             raise ValueError(
-                f"parameters: expected trainable parameters of the model or their names, one or more of {list(named)}; "
-                f"{len(wanted - known)} of the {len(wanted)} given are not among them"
+                f"parameters: expected trainable parameters of the model or their names, of {list(named)}; "
+                f"{len(unknown)} of the {len(wanted)} given are not among them"
             )
         named = {name: p for name, p in named.items() if name in wanted or id(p) in wanted}
     if not named:
         raise ValueError("model: expected at least one parameter with requires_grad, got none")
     for name, p in named.items():
-        if not bool(torch.isfinite(p).all()):
+        if not all_finite(p):
             raise ValueError(f"model: expected finite parameters, got NaN or infinite numbers in {name}")
     return named
 
 
-def _refuse_batch_statistics(model: nn.Module) -> None:
+def _refuse_batch_statistics(modules: dict[str, nn.Module]) -> None:
     """Raise if a BatchNorm layer has no running statistics: its examples depend on one another."""
-    for name, module in model.named_modules():
+    for name, module in modules.items():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise ValueError(
-                f"model: layer {name!r} ({type(module).__name__}) has no running statistics, so that examples depend "
-                "on one another; use track_running_stats=True"
+                f"model: layer {name!r} ({type(module).__name__}) has no running statistics, so that examples "
+                "depend on one another; use track_running_stats=True"
             )

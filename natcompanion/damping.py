@@ -1,0 +1,146 @@
+r"""Levenberg-Marquardt: let the damping follow how well a step was predicted.
+
+The reduction ratio divides the decrease that a step brought by the decrease that was predicted. Two predictions are in
+use, and with the same thresholds they decide differently:
+
+* revisiting Eq. 29 and 30 predict by the slope alone. On an exact quadratic, with ``d = -lr A^-1 g``, the ratio is
+  ``1 - lr / 2``: at ``lr = 1`` a perfect model scores 1/2, and at small ``lr`` everything scores about 1.
+* Martens (2010) predicts by slope and curvature. On an exact quadratic the ratio is 1 at any ``lr``. The predicted
+  decrease changes sign at ``lr = 2``.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from natcompanion import _checks
+
+__all__ = [
+    "LevenbergMarquardt",
+    "Trial",
+    "linear_decrease",
+    "quadratic_decrease",
+    "reduction_ratio",
+    "try_step",
+]
+
+
+def linear_decrease(step: torch.Tensor, gradient: torch.Tensor) -> float:
+    r"""Return the decrease :math:`-g^T d` that the slope predicts for the step d. Source: revisiting Eq. 29."""
+    return -float(gradient @ step)
+
+
+def quadratic_decrease(step: torch.Tensor, gradient: torch.Tensor, metric_step: torch.Tensor) -> float:
+    r"""Return the decrease :math:`-g^T d - \tfrac12 d^T G d` of the quadratic model, given d, g and the product G d.
+
+    Source: Martens (2010), Section 4.1; compare revisiting Eq. 30.
+    """
+    return -float(gradient @ step) - 0.5 * float(step @ metric_step)
+
+
+def reduction_ratio(before: float, after: float, predicted: float) -> float:
+    r"""Return the decrease of the loss, ``before - after``, divided by the ``predicted`` decrease.
+
+    ``predicted`` is positive for a step that should lower the loss (see :func:`linear_decrease` and
+    :func:`quadratic_decrease`). The result is NaN if any number is not finite or nothing was predicted.
+
+    Source: revisiting Eq. 30, with numerator and denominator multiplied by -1.
+    """
+    before, after, predicted = float(before), float(after), float(predicted)
+    if predicted == 0 or not all(map(math.isfinite, (before, after, predicted))):
+        return math.nan
+    return (before - after) / predicted
+
+
+@dataclass
+class LevenbergMarquardt:
+    """A damping that falls after steps that were predicted well and rises after steps that were not.
+
+    Parameters
+    ----------
+    damping
+        Where to start.
+    low, high
+        Below ``low`` the damping is multiplied by ``increase``; above ``high``, by ``decrease``.
+    increase, decrease
+        The paper gives no numbers; these are those of Martens (2010), 3/2 and 2/3.
+    minimum, maximum
+        The damping never leaves this range.
+
+    Raises
+    ------
+    ValueError
+        If the numbers are not ordered as their names say.
+
+    Source: revisiting Section 8.3 and Eq. 30.
+    """
+
+    damping: float = 1.0
+    low: float = 0.25
+    high: float = 0.75
+    increase: float = 1.5
+    decrease: float = 2 / 3
+    minimum: float = 1e-8
+    maximum: float = 1e8
+
+    def __post_init__(self) -> None:
+        for name in ("damping", "minimum", "maximum", "increase", "decrease"):
+            _checks.positive(getattr(self, name), name)
+        if not self.minimum <= self.damping <= self.maximum:
+            raise ValueError(f"damping: expected {self.minimum} to {self.maximum}, got {self.damping}")
+        if not self.low < self.high:
+            raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
+        if not self.decrease <= 1 <= self.increase:
+            raise ValueError(
+                f"decrease, increase: expected decrease <= 1 <= increase, got {self.decrease}, {self.increase}"
+            )
+
+    def update(self, rho: float) -> float:
+        """Adapt the damping to a reduction ratio and return it; NaN counts as a step that failed."""
+        if not rho >= self.low:
+            self.damping = min(self.damping * self.increase, self.maximum)
+        elif rho > self.high:
+            self.damping = max(self.damping * self.decrease, self.minimum)
+        return self.damping
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a step: whether it was kept, the loss it led to (NaN included), and its reduction ratio."""
+
+    accepted: bool
+    after: float
+    rho: float
+
+
+def try_step(
+    parameters: Iterable[torch.Tensor],
+    step: torch.Tensor,
+    loss: Callable[[], torch.Tensor | float],
+    *,
+    before: float,
+    predicted: float,
+) -> Trial:
+    """Add ``step`` (P,) to the parameters and keep it if the loss is finite and not above ``before``.
+
+    A rejected step leaves every parameter as it was, to the last bit. A step that is not finite, or that predicts no
+    decrease, is rejected without being tried: at an exact minimum nothing moves.
+    """
+    parameters = list(parameters)
+    if not (math.isfinite(predicted) and predicted > 0 and bool(torch.isfinite(step).all())):
+        return Trial(False, before, math.nan)
+    saved = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for p, piece in zip(parameters, step.split([p.numel() for p in parameters]), strict=True):
+            p.add_(piece.view_as(p))
+        after = math.nan
+        try:
+            after = float(loss())
+        finally:
+            accepted = math.isfinite(after) and after <= before
+            if not accepted:
+                for p, old in zip(parameters, saved, strict=True):
+                    p.copy_(old)
+    return Trial(accepted, after, reduction_ratio(before, after, predicted))

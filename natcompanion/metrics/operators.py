@@ -1,0 +1,312 @@
+"""Metrics known by their products only: nothing of size (P, P) is stored.
+
+On one batch the graph of the model is kept between products, so that a product costs about one gradient, and only the
+first one pays for the set-up. On several batches the graph of one batch at a time is rebuilt.
+"""
+
+from collections.abc import Iterable
+
+import scipy.sparse.linalg
+import torch
+from torch import nn
+
+from natcompanion import _checks
+from natcompanion.likelihoods import Likelihood
+from natcompanion.metrics.dense import Parameters, gram, sampled_scores, score
+from natcompanion.metrics.model_function import ModelFunction
+
+Batches = torch.Tensor | Iterable[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]
+
+
+class JacobianProducts:
+    """The products ``J v`` and ``u J`` for one batch, from a graph that is built once.
+
+    ``J v`` is the derivative of ``u J`` with respect to ``u``, multiplied by ``v``: reverse mode twice, which any
+    differentiable module supports.
+    """
+
+    def __init__(self, f: ModelFunction, x: torch.Tensor) -> None:
+        self.theta = {name: p.detach().requires_grad_() for name, p in f.theta.items()}
+        self.sizes = [p.numel() for p in self.theta.values()]
+        with torch.enable_grad():
+            self.r = f(self.theta, x)
+            self.u = torch.zeros_like(self.r, requires_grad=True)
+            pulled = torch.autograd.grad(
+                self.r, self.theta.values(), self.u, create_graph=True, materialize_grads=True
+            )
+        self.pulled = [(i, g) for i, g in enumerate(pulled) if g.requires_grad]
+
+    def push(self, v: torch.Tensor) -> torch.Tensor:
+        """Return ``J v`` for each example; (P,) in, (n, o) out."""
+        pieces = [piece.view_as(p) for piece, p in zip(v.split(self.sizes), self.theta.values(), strict=True)]
+        used = [pieces[i] for i, _ in self.pulled]
+        return torch.autograd.grad([g for _, g in self.pulled], self.u, used, retain_graph=True)[0]
+
+    def pull(self, u: torch.Tensor) -> torch.Tensor:
+        """Return the sum over examples of ``u J``; (n, o) in, (P,) out."""
+        grads = torch.autograd.grad(self.r, self.theta.values(), u, retain_graph=True, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in grads])
+
+
+class MetricOperator:
+    """What all metric operators share: products, damping, diagonal, dense form.
+
+    ``operator @ v`` takes a vector (P,) or a matrix (P, k). ``damping`` times the identity is added everywhere and
+    may be changed at any time. The parameters of the model must not change while the operator is in use; a change
+    in place is noticed.
+    """
+
+    def __init__(self, model: nn.Module, x: Batches, damping: float, parameters: Parameters) -> None:
+        self._f = ModelFunction(model, parameters)
+        self.damping = _checks.non_negative(damping, "damping")
+        batches = (
+            [x] if isinstance(x, torch.Tensor) else [b if isinstance(b, torch.Tensor) else b[0] for b in x]
+        )
+        self._batches = [self._f.check(batch) for batch in batches]
+        if not self._batches:
+            raise ValueError("x: expected a tensor or at least one batch, got none")
+        self._n = sum(map(len, self._batches))
+        self._versions = self._state()
+        self._scores: list[torch.Tensor] = []
+        self._kept: tuple[JacobianProducts, torch.Tensor | None] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape (P, P)."""
+        return self._f.size, self._f.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that products are computed in."""
+        return self._f.dtype
+
+    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        """Return the product with a vector (P,) or with each column of a matrix (P, k)."""
+        if not isinstance(v, torch.Tensor) or v.ndim not in (1, 2) or len(v) != self._f.size:
+            got = f"shape {tuple(v.shape)}" if isinstance(v, torch.Tensor) else type(v).__name__
+            raise ValueError(
+                f"v: expected a tensor of shape ({self._f.size},) or ({self._f.size}, k), got {got}"
+            )
+        self._check_unchanged()
+        w = v.detach().to(self.dtype)
+        product = self._product(w) if w.ndim == 1 else torch.stack([self._product(c) for c in w.unbind(1)], 1)
+        return (product.add_(w, alpha=self.damping) if self.damping else product).to(v.dtype)
+
+    def diagonal(self) -> torch.Tensor:
+        """Return the exact diagonal (P,), with the damping."""
+        self._check_unchanged()
+        mean = self._mean()
+        total = torch.zeros(self._f.size, dtype=self.dtype, device=self._batches[0].device)
+        for index, x in enumerate(self._batches):
+            for _, rows in self._f.chunks(x, self._cotangents(index, self._f.output(x))):
+                total += (rows if mean is None else rows - mean).square().sum((0, 1))
+        return (total / self._n + self.damping).to(self._f.out_dtype)
+
+    def dense(self) -> torch.Tensor:
+        """Return the matrix (P, P), with the damping."""
+        self._check_unchanged()
+        mean = self._mean()
+        total = _sum(
+            gram(self._f, x, self._cotangents(index, self._f.output(x)), mean)
+            for index, x in enumerate(self._batches)
+        ).div_(self._n)
+        total.diagonal().add_(self.damping)
+        return total.to(self._f.out_dtype)
+
+    def to_scipy(self) -> scipy.sparse.linalg.LinearOperator:
+        """Return the operator for NumPy vectors."""
+        device, dtype = self._batches[0].device, self.dtype
+
+        def product(v):
+            return (self @ torch.as_tensor(v, dtype=dtype, device=device)).cpu().numpy()
+
+        as_numpy = torch.empty(0, dtype=dtype).numpy().dtype
+        return scipy.sparse.linalg.LinearOperator(self.shape, matvec=product, rmatvec=product, dtype=as_numpy)
+
+    def _product(self, v: torch.Tensor) -> torch.Tensor:
+        shift = self._shift(v)
+        return _sum(self._part(index, v, shift) for index in range(len(self._batches)))
+
+    def _part(self, index: int, v: torch.Tensor, shift: torch.Tensor | float) -> torch.Tensor:
+        """Return what one batch contributes to the product."""
+        jacobian, cotangents = self._graph(index)
+        r = jacobian.r.detach()
+        return jacobian.pull(self._inner(r, jacobian.push(v), cotangents, shift) / self._n)
+
+    def _graph(self, index: int) -> tuple[JacobianProducts, torch.Tensor | None]:
+        """Return the kept graph of a single batch with what its output metric needs, or build that of this batch."""
+        if self._kept is not None:
+            if self._kept[1] is None:  # the second product: more will come
+                self._kept = self._kept[0], self._output_metric(self._kept[0].r.detach())
+            return self._kept
+        jacobian = JacobianProducts(self._f, self._batches[index])
+        graph = jacobian, self._factors(index)
+        if len(self._batches) == 1:
+            self._kept = graph
+        return graph
+
+    def _state(self) -> list[tuple[int, int]]:
+        return [(p._version, p.data_ptr()) for p in self._f.originals.values()]
+
+    def _check_unchanged(self) -> None:
+        if self._state() != self._versions:
+            raise ValueError("model: the parameters changed after the operator was made; make a new one")
+
+    def _inner(
+        self, r: torch.Tensor, u: torch.Tensor, cotangents: torch.Tensor | None, shift: torch.Tensor | float
+    ) -> torch.Tensor:
+        """Return the product (n, o) of ``u`` (n, o) with the metric of the outputs."""
+        weights = torch.einsum("nko,no->nk", cotangents, u) - shift
+        return torch.einsum("nko,nk->no", cotangents, weights)
+
+    def _factors(self, index: int) -> torch.Tensor | None:
+        """Return what :meth:`_inner` needs for a batch."""
+        return self._scores[index]
+
+    def _output_metric(self, r: torch.Tensor) -> torch.Tensor | None:
+        """Return what makes further products with one batch faster."""
+        return None
+
+    def _cotangents(self, index: int, r: torch.Tensor) -> torch.Tensor:
+        """Return vectors (n, k, o) whose outer products sum to the metric of the outputs."""
+        return self._scores[index]
+
+    def _mean(self) -> torch.Tensor | None:
+        """Return the mean gradient (P,) if it is to be subtracted."""
+        return None
+
+    def _shift(self, v: torch.Tensor) -> torch.Tensor | float:
+        mean = self._mean()
+        return 0.0 if mean is None else mean @ v
+
+
+class FisherOperator(MetricOperator):
+    r"""The Fisher matrix of a model on a batch, or on several, as an operator.
+
+    .. math:: G v = \frac1n \sum_i J_i^T F(r_i) J_i v
+
+    Parameters
+    ----------
+    model
+        Any differentiable module from (n, ...) to (n, o); it runs in evaluation mode and is left as it was.
+    x
+        Inputs (n, ...), or batches of them (of any sizes, alone or paired with targets, which are not read). Batches
+        are read once and kept.
+    likelihood
+        The output model.
+    damping
+        Multiple of the identity to add; an attribute.
+    parameters
+        Names or parameters to restrict to; by default all with ``requires_grad``.
+
+    Raises
+    ------
+    ValueError
+        On an empty batch, NaN input, vectors of the wrong length, or changed parameters.
+
+    Source: revisiting Eq. 8 and Section 8.3.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Batches,
+        likelihood: Likelihood,
+        damping: float = 0.0,
+        *,
+        parameters: Parameters = None,
+    ) -> None:
+        super().__init__(model, x, damping, parameters)
+        self._likelihood = likelihood
+
+    def _inner(self, r, u, cotangents, shift):
+        if cotangents is None:
+            return self._likelihood.fisher_product(r, u)
+        return (cotangents @ u.unsqueeze(2)).squeeze(2)
+
+    def _factors(self, index):
+        return None
+
+    def _output_metric(self, r):
+        """Return the metric of the outputs (n, o, o) where it is small: faster than computing with ``r`` each time."""
+        root = self._likelihood.fisher_root(r) if r.numel() * r.shape[1] <= 2**20 else None
+        return None if root is None else root @ root.mT
+
+    def _cotangents(self, index, r):
+        return self._likelihood.fisher_root(r).mT
+
+
+class CovarianceOperator(MetricOperator):
+    r"""The covariance of the per-example gradients at given targets, as an operator.
+
+    .. math:: C v = \frac1n \sum_i (g_i - \bar g) (g_i - \bar g)^T v, \qquad g_i = -\nabla \log p(t_i \mid x_i)
+
+    With ``centred=False`` nothing is subtracted: U, the empirical Fisher. ``t`` holds the targets of ``x``; if ``x``
+    is several batches, they are pairs (inputs, targets) and ``t`` is None. Otherwise as :class:`FisherOperator`.
+
+    Source: revisiting Eq. 12 and 13.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Batches,
+        t: torch.Tensor | None,
+        likelihood: Likelihood,
+        damping: float = 0.0,
+        *,
+        centred: bool = True,
+        parameters: Parameters = None,
+    ) -> None:
+        if isinstance(x, torch.Tensor) == (t is None):
+            raise ValueError("t: expected targets where x is a tensor, and None where x is batches of pairs")
+        if t is None:
+            pairs = list(x)
+            x, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        else:
+            targets = [t]
+        super().__init__(model, x, damping, parameters)
+        scores = [
+            score(likelihood, self._f.output(b), t) for b, t in zip(self._batches, targets, strict=True)
+        ]
+        self._scores = [s.unsqueeze(1) for s in scores]
+        self._centre = None
+        if centred:
+            rows = (self._f.chunks(b, s) for b, s in zip(self._batches, self._scores, strict=True))
+            self._centre = sum(row.sum((0, 1)) for chunk in rows for _, row in chunk) / self._n
+
+    def _mean(self):
+        return self._centre
+
+
+class MonteCarloOperator(MetricOperator):
+    """An unbiased estimate of the Fisher matrix as an operator, from labels drawn from the model.
+
+    ``samples`` labels are drawn for each example when the operator is made, and kept: the operator is one fixed
+    matrix. Without ``generator``, torch's global one is used. Otherwise as :class:`FisherOperator`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Batches,
+        likelihood: Likelihood,
+        damping: float = 0.0,
+        *,
+        samples: int = 1,
+        generator: torch.Generator | None = None,
+        parameters: Parameters = None,
+    ) -> None:
+        super().__init__(model, x, damping, parameters)
+        self._scores = [
+            sampled_scores(likelihood, self._f.output(b), samples, generator) for b in self._batches
+        ]
+
+
+def _sum(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Add the tensors, into the first one."""
+    parts = iter(parts)
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total

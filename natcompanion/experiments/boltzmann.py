@@ -212,11 +212,14 @@ def learning(settings: Learning) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry(Settings):
-    """The path whose geometry is measured: exact gradient ascent, and where on it to look."""
+    """The path whose geometry is measured: exact gradient ascent, and where on it to look.
+
+    The direction "prong" is recomputed every 50 steps: at steps 49, 99, ... it is as stale as it gets.
+    """
 
     lr: float = 0.5
     steps: int = 200
-    points: tuple[int, ...] = (0, 5, 20, 50, 100, 200)
+    points: tuple[int, ...] = (0, 5, 20, 49, 99, 199)
     size: int = 7
     hidden: int = 10
     damping: float = 1e-3
@@ -224,7 +227,7 @@ class Geometry(Settings):
 
 
 @experiment(
-    "boltzmann_geometry", quick=Geometry(), paper=Geometry(steps=2000, points=(0, 5, 20, 50, 100, 200, 500, 1000, 2000))
+    "boltzmann_geometry", quick=Geometry(), paper=Geometry(steps=2000, points=(0, 5, 20, 49, 99, 199, 499, 999, 1999))
 )
 def geometry(settings: Geometry) -> dict:
     """Along exact SGD: the six terms of the squared norm of G, its condition number, and angles to the natural gradient."""
@@ -238,7 +241,11 @@ def geometry(settings: Geometry) -> dict:
         if step in settings.points:
             rows.append(_geometry_row(step, rbm, X, gradient, tracked, ways, settings.damping))
         rbm = rbm.moved(settings.lr * gradient)
-    return {key: [row[key] for row in rows] for key in rows[0]}
+    return {
+        **{key: [row[key] for row in rows] for key in rows[0]},
+        "mean_cosine": {n: sum(row["cosine"][n] for row in rows) / len(rows) for n in rows[0]["cosine"]},
+        "first_cosine": rows[0]["cosine"], "last_cosine": rows[-1]["cosine"],
+    }  # fmt: skip
 
 
 def _geometry_row(
@@ -247,10 +254,10 @@ def _geometry_row(
     G = rbm.fisher()
     natural = boltzmann.fisher.solve(G, gradient, damping)
     found = {**tracked, **{name: ways[name](rbm, gradient) for name in ("sgd", "centred", "diagonal", "whitened")}}
-    values = torch.linalg.eigvalsh(G)
+    values, terms = torch.linalg.eigvalsh(G), boltzmann.norm_terms(G, rbm.visible, rbm.hidden)
     return {
-        "step": step, "log_likelihood": float(rbm.log_likelihood(X).mean()),
-        "terms": boltzmann.norm_terms(G, rbm.visible, rbm.hidden),
+        "step": step, "log_likelihood": float(rbm.log_likelihood(X).mean()), "terms": terms,
+        "last_three_share": sum(list(terms.values())[3:]) / sum(terms.values()),
         "condition": float((values[-1] + damping) / (values[0].clamp_min(0) + damping)),
         "cosine": {name: boltzmann.metric_cosine(G, d, natural) for name, d in found.items()},
     }  # fmt: skip
@@ -286,15 +293,18 @@ def assumption(settings: Assumption) -> dict:
         out[name] = {key: [row[key] for row in rows] for key in rows[0]}
         out[f"ratio_first_{name}"] = out[name]["first"][-1] / out[name]["first"][0]
         out[f"ratio_last_{name}"] = out[name]["last"][-1] / out[name]["last"][0]
+        out[f"gain_cosine_{name}"] = out[name]["cosine"][-1] - out[name]["cosine"][0]
+        out[f"gain_likelihood_{name}"] = out[name]["log_likelihood"][-1] - out[name]["log_likelihood"][0]
     return out
 
 
 def _state_of(rbm: RBM, X: torch.Tensor) -> dict:
     G = rbm.fisher()
     terms = list(boltzmann.norm_terms(G, rbm.visible, rbm.hidden).values())
-    values = torch.linalg.eigvalsh(G)
+    values, gradient = torch.linalg.eigvalsh(G), rbm.gradient(X)
+    natural = boltzmann.fisher.solve(G, gradient, 1e-3)
     return {
-        "first": sum(terms[:3]), "last": sum(terms[3:]), "log_likelihood": float(rbm.log_likelihood(X).mean()),
+        "cosine": boltzmann.metric_cosine(G, gradient, natural), "first": sum(terms[:3]), "last": sum(terms[3:]), "log_likelihood": float(rbm.log_likelihood(X).mean()),
         "from_identity": float((G - torch.eye(len(G), dtype=G.dtype)).square().sum()) / len(G),
         "condition": float((values[-1] + 1e-3) / (values[0].clamp_min(0) + 1e-3)),
     }  # fmt: skip

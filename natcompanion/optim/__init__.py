@@ -1,11 +1,16 @@
 """Optimizers of the papers, as torch optimizers wherever a per-step rule allows."""
 
+from natcompanion.optim.natural_gradient import NaturalGradient, Step
 from natcompanion.optim.natural_space import NaturalSpace, natural_space
 from natcompanion.optim.relative_gradient import RelativeGradient, natural_relative_gradient
+from natcompanion.optim.tonga import TONGA
 
 __all__ = [
+    "TONGA",
+    "NaturalGradient",
     "NaturalSpace",
     "RelativeGradient",
+    "Step",
     "natural_relative_gradient",
     "natural_space",
 ]

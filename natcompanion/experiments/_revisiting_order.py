@@ -1,0 +1,101 @@
+"""How much the order of the data matters: Figure 3 of revisiting, on a stream of deformed digits."""
+
+import torch
+
+from natcompanion.data import deformed_digits
+from natcompanion.experiments._revisiting_training import LIKELIHOOD, cross_entropy, error, mlp
+from natcompanion.optim import NaturalGradient
+
+Stream = tuple[torch.Tensor, torch.Tensor]
+
+
+def stream(settings, start: int, n: int, split: str = "train") -> Stream:
+    """Return a stretch of the endless stream of this seed: pixels (n, d) and labels."""
+    x, t = deformed_digits(n, start=start, seed=settings.seed, size=settings.size, split=split)
+    return x.flatten(1).float(), t
+
+
+def train_online(settings, data: Stream, make) -> torch.nn.Module:
+    """Return the network of this seed after one pass through the stream."""
+    model = mlp(settings.size**2, settings.hidden, settings.generator(1))
+    step = make(model)
+    for x, t in zip(data[0].split(settings.batch), data[1].split(settings.batch), strict=True):
+        step(x, t)
+    return model
+
+
+def natural(settings):
+    """Return what makes a step of the natural gradient, with the metric of the same batch."""
+
+    def make(model):
+        optimizer = NaturalGradient(
+            model, LIKELIHOOD, settings.rate, damping=settings.damping, max_iter=settings.max_iter
+        )
+        return optimizer.step
+
+    return make
+
+
+def plain(rate: float):
+    """Return what makes a step of minibatch SGD."""
+
+    def make(model):
+        optimizer = torch.optim.SGD(model.parameters(), rate)
+
+        def step(x, t):
+            optimizer.zero_grad()
+            LIKELIHOOD.nll(model(x), t).mean().backward()
+            optimizer.step()
+
+        return step
+
+    return make
+
+
+def replaced(settings, base: Stream, segment: int, replacement: int) -> Stream:
+    """Return the stream with one segment replaced by digits that are not in it."""
+    size = settings.segment
+    fresh_start = len(base[0]) + (segment * settings.replacements + replacement) * size
+    fresh = stream(settings, fresh_start, size)
+    here = slice(segment * size, (segment + 1) * size)
+    x, t = base[0].clone(), base[1].clone()
+    x[here], t[here] = fresh
+    return x, t
+
+
+def variances(settings, base: Stream, held_out: torch.Tensor, make) -> list[float]:
+    """Return, for each segment, the variance of the outputs over its replacements, averaged over inputs and classes."""
+    result = []
+    for segment in range(settings.segments):
+        outputs = []
+        for replacement in range(settings.replacements):
+            model = train_online(settings, replaced(settings, base, segment, replacement), make)
+            with torch.no_grad():
+                outputs.append(LIKELIHOOD.mean(model(held_out)))
+        result.append(float(torch.stack(outputs).double().var(0).mean()))
+    return result
+
+
+def order(settings) -> dict:
+    """Return the two curves; the step size of SGD is the one whose validation error is nearest the natural gradient's.
+
+    The stream is twice as long as the segments together, as in the paper.
+    """
+    base = stream(settings, 0, 2 * settings.segments * settings.segment)
+    validation = stream(settings, 0, settings.held_out, "validation")
+    held_out = stream(settings, 0, settings.held_out, "test")[0]
+    ours = train_online(settings, base, natural(settings))
+    target = error(ours, *validation)
+    runs = {rate: train_online(settings, base, plain(rate)) for rate in settings.sgd_rates}
+    errors = {rate: error(model, *validation) for rate, model in runs.items()}
+    rate = min(errors, key=lambda r: (abs(errors[r] - target), r))
+    curves = {
+        "natural": variances(settings, base, held_out, natural(settings)),
+        "sgd": variances(settings, base, held_out, plain(rate)),
+    }
+    return {
+        "natural_error": target, "natural_loss": cross_entropy(ours, *validation), "sgd_error": errors[rate],
+        "sgd_loss": cross_entropy(runs[rate], *validation), "sgd_rate": rate,
+        "sgd_errors": list(errors.values()), **curves,
+        "ratio": sum(curves["sgd"]) / sum(curves["natural"]),
+    }  # fmt: skip

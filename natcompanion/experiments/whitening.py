@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 
 from natcompanion.experiments import Settings, experiment
 from natcompanion.experiments import _whitening as problems
@@ -76,11 +78,12 @@ def summary(runs: dict[str, Descent], limit: int) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure1(Settings):
-    """Step sizes of the table, starts drawn at random on the circle, and the largest number of steps."""
+    """Step sizes of the table and its number of steps; starts drawn at random on the circle, and their most steps."""
 
     rates: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2)
-    starts: int = 20
     steps: int = 100_000
+    starts: int = 20
+    search: int = 20_000
 
 
 @experiment("whitening_figure1", quick=Figure1())
@@ -97,8 +100,8 @@ def figure1(settings: Figure1) -> dict:
         })  # fmt: skip
     angle = 2 * torch.pi * torch.rand(settings.starts, generator=settings.generator(), dtype=torch.float64)
     starts = [(1.0, -1.0), *torch.stack([angle.cos(), angle.sin()], 1).tolist()]
-    best = [summary(compare(problems.gaussian(tuple(s)), (None, "fisher", "data_fisher", "diagonal"), 20_000), 20_000)
-            for s in starts]  # fmt: skip
+    names = (None, "fisher", "data_fisher", "diagonal")
+    best = [summary(compare(problems.gaussian(tuple(s)), names, settings.search), settings.search) for s in starts]
     return {"equal_rates": rows, "best_rates": best[0]["steps"],
             **{key: [one[key] for one in best] for key in best[0] if key.startswith("speedup")}}  # fmt: skip
 
@@ -298,7 +301,7 @@ def coordinates(settings: Coordinates) -> dict:
     scale = 10 ** (2 * torch.rand(x.shape[1], generator=settings.generator(), dtype=torch.float64) - 1)
     maps = coordinate_maps(x, scale)
     problem.metrics.update({name: _pulled_back(T) for name, T in maps.items()})
-    runs = compare(problem, (*maps, "fisher"), settings.steps)
+    runs = compare(problem, (None, *maps, "fisher"), settings.steps)
     return {**summary(runs, settings.steps), "curves": {name: run.at(TIMES) for name, run in runs.items()}}
 
 
@@ -347,11 +350,29 @@ def lbfgs(settings: LBFGS) -> dict:
     problem = problems.logistic(problems.with_bias(x), t, settings.ridge, settings.target)
     ways = {"theta": {}, "phi": {"period": None}, "renewed": {"period": 1}, "blind": {"blind": True}}
     runs = {name: _lbfgs_run(problem, settings, **options) for name, options in ways.items()}
+    runs |= {f"{name}_scipy": _scipy_run(problem, settings, blind=name == "blind") for name in ("theta", "blind")}
     limit = 2 * settings.block * settings.blocks
     capped = {name: run[0] or limit for name, run in runs.items()}
     return {"pair": list(pair), "evaluations": {name: run[0] for name, run in runs.items()},
             "excess": {name: run[1] for name, run in runs.items()},
-            **{f"speedup_{name}": capped["theta"] / capped[name] for name in capped if name != "theta"}}  # fmt: skip
+            **{f"speedup_{name}": capped["theta"] / capped[name] for name in capped if name != "theta"},
+            **{f"reached_{name}": run[0] is not None for name, run in runs.items()}}  # fmt: skip
+
+
+def _scipy_run(problem: Problem, settings: LBFGS, blind: bool) -> tuple[int | None, float]:
+    """Return the same as :func:`_lbfgs_run` for scipy's L-BFGS-B."""
+    excess = []
+
+    def function(point: np.ndarray) -> tuple[float, np.ndarray]:
+        theta = torch.from_numpy(point)[None]
+        excess.append(float(problem.loss(theta)[0]))
+        g = problem.gradient(theta)[0]
+        return excess[-1], (torch.linalg.solve(problem.metrics["fisher"](theta)[0], g) if blind else g).numpy()
+
+    options = {"maxfun": 2 * settings.block * settings.blocks, "maxiter": 10_000, "ftol": 1e-15, "gtol": 1e-12}
+    end = minimize(function, problem.start.numpy(), jac=True, method="L-BFGS-B", options=options)
+    reached = first_below(torch.tensor(excess), problem.target)
+    return (None if reached is None else reached + 1), float(problem.loss(torch.from_numpy(end.x)[None])[0])
 
 
 def _lbfgs_run(problem: Problem, settings: LBFGS, blind: bool = False, **space: int | None) -> tuple[int | None, float]:

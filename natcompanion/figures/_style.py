@@ -1,0 +1,43 @@
+"""One look for all figures: colours that colour-blind readers can tell apart, and letters that a phone can show."""
+
+from collections.abc import Iterable
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+"""The palette of Okabe and Ito."""
+
+WIDTH = 5.4
+"""Inches. At 96 pixels an inch this fits a text column; on a phone of 390 pixels 12 points still are 11 pixels high."""
+
+FONT = {"title": 13, "label": 12, "tick": 11, "legend": 11}
+
+
+def figure(height: float, rows: int = 1, columns: int = 1, **options: object) -> tuple[Figure, list[Axes]]:
+    """Return a new figure on opaque white, and its panels in reading order."""
+    drawing = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
+    panels = drawing.subplots(rows, columns, squeeze=False, **options).ravel().tolist()
+    for panel in panels:
+        panel.tick_params(labelsize=FONT["tick"])
+        panel.spines[["top", "right"]].set_visible(False)
+    return drawing, panels
+
+
+def label(panel: Axes, title: str = "", x: str = "", y: str = "", legend: str | bool = False) -> None:
+    """Set the texts of a panel in the common sizes."""
+    panel.set_title(title, fontsize=FONT["title"], loc="left")
+    panel.set_xlabel(x, fontsize=FONT["label"])
+    panel.set_ylabel(y, fontsize=FONT["label"])
+    if legend:
+        where = legend if isinstance(legend, str) else "best"
+        panel.legend(fontsize=FONT["legend"], frameon=False, loc=where)
+
+
+def pictures(panels: Iterable[Axes], images: Iterable, titles: Iterable[str], **options: object) -> None:
+    """Show grey images without axes, one to a panel."""
+    for panel, image, title in zip(panels, images, titles, strict=True):
+        panel.imshow(image, cmap="gray", interpolation="nearest", **options)
+        panel.set_title(title, fontsize=FONT["legend"])
+        panel.set_axis_off()

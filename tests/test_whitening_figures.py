@@ -1,0 +1,108 @@
+"""The figures of the whitening chapter, over the whole grid of each, and what shows them."""
+
+import io
+import itertools
+import re
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from natcompanion.figures import Picture, Table, digits, glue
+from natcompanion.figures import whitening as figures
+
+GRIDS = {
+    "figure1": (figures.draw_figure1, figures.describe_figure1, figures.FIGURE1),
+    "live figure1": (
+        figures.draw_live_figure1, figures.describe_live_figure1,
+        {"lr": [1e-3, 2.0], "eps": [1e-8, 1.0], "angle": [0.0, 315.0, 360.0]},
+    ),
+    "kinds": (figures.draw_kinds, figures.describe_kinds, figures.KINDS),
+    "gain": (figures.draw_gain, figures.describe_gain, figures.GAIN),
+    "boltzmann": (figures.draw_boltzmann, figures.describe_boltzmann, figures.BOLTZMANN),
+    "digits": (figures.draw_digits, figures.describe_digits, figures.DIGITS),
+    "separation": (figures.draw_separation, figures.describe_separation, figures.SEPARATION),
+    "fields": (figures.draw_fields, figures.describe_fields, {}),
+    "coordinates": (figures.draw_coordinates, figures.describe_coordinates, {}),
+    "guesses": (figures.draw_guesses, figures.describe_guesses, {}),
+}  # fmt: skip
+
+
+def points(grid: dict) -> list[dict]:
+    """Return every point of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_point_of_the_grid_is_described(name):
+    _, describe, grid = GRIDS[name]
+    texts = [describe(**point) for point in points(grid)]
+    assert len(set(texts)) > 0.6 * len(texts)
+    for text in texts:
+        assert text.endswith(".") and len(text) < 900
+        assert not re.search(r"nan|inf\b|None|\d\.\d{4,}|[1-9]\d*\.\d{3}", text), text
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_point_of_the_grid_is_drawn_in_one_size_on_white(name):
+    draw, _, grid = GRIDS[name]
+    sizes = set()
+    for point in points(grid):
+        figure = draw(**point)
+        assert isinstance(figure, Figure) and figure.get_facecolor() == (1, 1, 1, 1)
+        sizes.add(tuple(figure.get_size_inches()))
+        assert figure.axes or figure.subfigs
+        for axes in figure.axes:
+            for text in (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels()):
+                assert text.get_fontsize() >= 10, "too small for a phone"
+    assert len(sizes) == 1
+    assert "matplotlib.pyplot" not in str(type(figure.canvas)) and matplotlib.get_backend()
+
+
+def test_figure1_counts_the_steps_of_the_plain_loop():
+    text = figures.describe_figure1(0.1, 0.01, "(1, -1)")
+    assert "steepest descent: 7833 steps; natural gradient: 50 steps" in text
+    assert "never, it diverges" in figures.describe_figure1(0.23, 0.01, "(1, -1)")
+
+
+def test_the_gain_of_eq_35_is_largest_at_the_root_of_eps():
+    assert "no eigenvalue more than 5." in figures.describe_gain(0.01)
+    assert "no eigenvalue more than 500." in figures.describe_gain(1e-6)
+
+
+def test_picture_is_a_png_on_white_with_its_description():
+    picture = Picture(figures.draw_gain, figures.describe_gain, eps=0.01)
+    data, metadata = picture._repr_mimebundle_()
+    image = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
+    assert image.getpixel((0, 0)) == (255, 255, 255)
+    assert data["text/plain"] == figures.describe_gain(0.01)
+    assert metadata["image/png"]["width"] == round(96 * 5.4) < image.width
+    assert len(data["image/png"]) < 60_000
+
+
+def test_table_has_a_text_form_and_an_html_form():
+    table = Table(["name", "value"], [["a < b", 0.123456], ["missing", None]], "Two rows.")
+    assert str(table).splitlines() == ["Two rows.", "name     value", "a < b    0.123", "missing  –"]
+    page = table._repr_mimebundle_()["text/html"]
+    assert "<caption>Two rows.</caption>" in page and '<th scope="row">a &lt; b</th><td>0.123</td>' in page
+    with pytest.raises(ValueError, match="expected 2 cells"):
+        Table(["name", "value"], [["only one"]])
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(7833, "7833"), (0.123456, "0.123"), (123456.0, "123000"), (1e-16, "1e-16"), (None, "–"), (True, "True"),
+     ("word", "word"), (3.0, "3"), (1.23456e8, "1.23e8")],
+)  # fmt: skip
+def test_digits(value, text):
+    assert digits(value) == text
+
+
+def test_glue_leaves_the_value_where_myst_nb_looks_for_it(monkeypatch):
+    shown = []
+    monkeypatch.setattr("natcompanion.figures._show.display", lambda data, **options: shown.append((data, options)))
+    glue(steps=7833.4)
+    ((data, options),) = shown
+    assert data == {"application/papermill.record/text/plain": "7830"}
+    assert options["metadata"]["scrapbook"] == {"name": "steps", "mime_prefix": "application/papermill.record/"}

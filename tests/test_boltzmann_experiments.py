@@ -197,6 +197,14 @@ def test_every_direction_goes_uphill(method):
     assert gain > 0
 
 
+def test_diagonal_and_natural_directions_equal_the_library():
+    X = paper.binary_digits(4, 0)
+    rbm = paper.data_start(X, 3, rng(12), 0.5)
+    ways, gradient = paper.directions(rbm, 1e-3, 0.01), rbm.gradient(X)
+    for name, structure in (("diagonal", "diagonal"), ("natural", "full")):
+        close(ways[name](rbm, gradient), rbm.natural_gradient(X, 1e-3, structure=structure), 1e-8)
+
+
 def test_divergence_is_reported_not_raised():
     result = experiments.run("boltzmann_learning", method="sgd", lr=1e4, steps=20, size=4, hidden=3)
     assert result["diverged"]

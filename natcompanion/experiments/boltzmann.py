@@ -148,21 +148,21 @@ class Tracked:
 def directions(rbm: RBM, damping: float, eps: float) -> dict[str, Callable[[RBM, torch.Tensor], torch.Tensor]]:
     """Return the search directions by name: functions of the machine and its exact gradient."""
 
-    def natural(structure: str) -> Callable[[RBM, torch.Tensor], torch.Tensor]:
-        def direction(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
-            G = boltzmann.fisher.restrict(rbm.fisher(), rbm.visible, rbm.hidden, structure)
-            return boltzmann.fisher.solve(G, gradient, damping)
+    def natural(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
+        return boltzmann.fisher.solve(rbm.fisher(), gradient, damping)
 
-        return direction
+    def diagonal(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
+        mean = rbm.statistics_mean()
+        return gradient / (mean * (1 - mean) + damping)  # the variance of a statistic that is 0 or 1
 
     return {
         "sgd": lambda rbm, gradient: gradient,
         "centred": boltzmann.centred_direction,
-        "diagonal": natural("diagonal"),
+        "diagonal": diagonal,
         "whitened": lambda rbm, gradient: boltzmann.exact_whitened_direction(rbm, gradient, eps),
         "easi": Tracked(rbm, eps),
         "prong": Tracked(rbm, eps, period=50),
-        "natural": natural("full"),
+        "natural": natural,
     }
 
 

@@ -1,0 +1,481 @@
+"""The figures of the Boltzmann chapter."""
+
+from functools import cache
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from natcompanion import boltzmann, experiments
+from natcompanion.boltzmann import FRACTIONS, RBM, THRESHOLDS
+from natcompanion.experiments import Interval, Result, Results, interval
+from natcompanion.experiments.boltzmann import CELLS
+from natcompanion.figures._show import digits
+from natcompanion.figures._style import (
+    BLACK,
+    BLUE,
+    FONT,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    figure,
+    label,
+)
+
+SCHEMES = {"as printed": "printed", "true gradient": "exact"}
+GRID = {"v": list(THRESHOLDS), "p": list(FRACTIONS), "scheme": list(SCHEMES)}
+FORMS = {"form": ["Fisher matrix", "inverse", "Cholesky factor", "whitening matrix"], "scale": [0.0, 0.5, 1.0, 2.0]}
+
+METHODS = {
+    "sgd": ("SGD", VERMILLION), "centred": ("centred", GREEN), "diagonal": ("diagonal Fisher", PURPLE),
+    "whitened": ("whitened, exact", ORANGE), "easi": ("whitened, learned", SKY),
+    "prong": ("whitened every 50 steps", "#999999"), "natural": ("natural gradient", BLUE),
+}  # fmt: skip
+PENALTIES = {
+    "sgd": "SGD", "weight_decay": "weight decay", "exact_penalty": "exact penalty", "natural_penalty": "natural penalty, -2C",
+    "paper": "the paper's scheme", "decorrelation": "decorrelated hidden units",
+}  # fmt: skip
+TERMS = {
+    "v,v": SKY, "h,h": GREEN, "v,h": BLACK, "v,vh": ORANGE, "h,vh": PURPLE, "vh,vh": VERMILLION,
+}  # fmt: skip
+
+# ------------------------------------------------------------------------------------------------------ Figures 2 and 3
+
+
+@cache
+def thresholds(rule: str = "printed", states: bool = False, additive: bool = False) -> Results:
+    """Return the stored grids of one reading of the scheme, on binary digits."""
+    return experiments.load("boltzmann_thresholds", "paper").select(rule=rule, states=states, additive=additive, grey=False)
+
+
+def seed_zero(rule: str) -> Result:
+    """Return the grid of seed 0."""
+    return thresholds(rule).select(seed=0).records[0]
+
+
+def draw_thresholds(v: float, p: float, scheme: str) -> Figure:
+    """Gamma, the covariance norm, the errors and the filters of one cell, beside plain SGD with the same numbers."""
+    record, plain, cell = seed_zero(SCHEMES[scheme]), seed_zero("none"), CELLS.index((v, p))
+    drawing = Figure(figsize=(5.4, 6.6), facecolor="white")
+    drawing.subplots_adjust(0.13, 0.05, 0.97, 0.95, hspace=0.55)
+    grid = drawing.add_gridspec(3, 1, height_ratios=[1, 1, 0.85])
+    top, middle, bottom = (drawing.add_subplot(grid[i]) for i in range(3))
+    for panel in (top, middle):
+        panel.tick_params(labelsize=FONT["tick"])
+        panel.spines[["top", "right"]].set_visible(False)
+    epochs = record["epochs"]
+    top.semilogy(epochs, record["gamma"][cell], color=BLUE, linewidth=2, label="γ")
+    top.semilogy(epochs, np.maximum(record["norm"][cell], 1e-5), color=ORANGE, linewidth=2, label="‖cov(v, h)‖²")
+    top.semilogy(epochs, np.maximum(plain["norm"][cell], 1e-5), ":", color=ORANGE, linewidth=2, label="the same, plain SGD")
+    top.set(ylim=(5e-6, 20), xlim=(0, 100))
+    label(top, "Weight of the penalty, and the covariance")
+    top.legend(fontsize=10, frameon=False, loc="upper right", ncols=3, columnspacing=1, handlelength=1.5)
+    for key, color, text in (("train_error", BLACK, "train"), ("test_error", VERMILLION, "test")):
+        middle.plot(epochs, np.array(record[key][cell]) * 100, color=color, linewidth=2, label=text)
+        middle.plot(epochs, np.array(plain[key][cell]) * 100, ":", color=color, linewidth=1.5, label=f"{text}, plain SGD")
+    middle.set(ylim=(0, 100), xlim=(0, 100))
+    label(middle, "Error in % over 100 epochs")
+    middle.legend(fontsize=10, frameon=False, loc="upper right", ncols=2)
+    bottom.imshow(mosaic(record["filters"][cell]), cmap="gray", vmin=-99, vmax=99, interpolation="nearest")
+    bottom.set_axis_off()
+    label(bottom, f"The ten filters, grey from -{record['filter_scale'][cell]:.2g} to {record['filter_scale'][cell]:.2g}")
+    return drawing
+
+
+def mosaic(filters: list) -> np.ndarray:
+    """Return the columns of W as small images in two rows, with white gaps."""
+    W = np.array(filters, dtype=float)
+    side, hidden = int(np.sqrt(len(W))), W.shape[1]
+    rows = []
+    for start in range(0, hidden, 5):
+        images = [np.pad(W[:, j].reshape(side, side), 1, constant_values=99) for j in range(start, min(start + 5, hidden))]
+        rows.append(np.concatenate(images, 1))
+    return np.concatenate(rows, 0)
+
+
+def describe_thresholds(v: float, p: float, scheme: str) -> str:
+    """Gamma, errors and norms at the end, beside plain SGD."""
+    record, plain, cell = seed_zero(SCHEMES[scheme]), seed_zero("none"), CELLS.index((v, p))
+    return (
+        f"Threshold {v:g}, fraction {p:g}, {scheme}: after 100 epochs γ is {digits(record['gamma'][cell][-1])}, the test error "
+        f"{digits(100 * record['final_test'][cell])} % (plain SGD {digits(100 * plain['final_test'][cell])} %), the training error "
+        f"{digits(100 * record['final_train'][cell])} %, and the squared norm of cov(v, h) "
+        f"{digits(record['norm'][cell][-1])} (plain SGD {digits(plain['norm'][cell][-1])})."
+    )
+
+
+def draw_grid() -> Figure:
+    """Figure 2: the final test error of all 35 cells, beside 35 plain SGD runs."""
+    drawing, panels = figure(6.2, 2)
+    for panel, rule, title in ((panels[0], "printed", "The paper's scheme"), (panels[1], "none", "Plain SGD in every cell")):
+        mean = 100 * thresholds(rule).values("final_test").mean(0).reshape(len(THRESHOLDS), len(FRACTIONS))
+        panel.imshow(mean, cmap="viridis", vmin=25, vmax=90, aspect="auto")
+        for (i, j), value in np.ndenumerate(mean):
+            color = "white" if value < 60 else "black"
+            panel.text(j, i, f"{value:.0f}", ha="center", va="center", color=color, fontsize=FONT["tick"])
+        panel.set_xticks(range(len(FRACTIONS)), [f"{p:g}" for p in FRACTIONS])
+        panel.set_yticks(range(len(THRESHOLDS)), [f"{v:g}" for v in THRESHOLDS])
+        label(panel, f"{title}: test error in %", "fraction p", "threshold v")
+    return drawing
+
+
+def describe_grid() -> str:
+    """Best, median and worst of the cells, and the same for plain SGD."""
+    parts = []
+    for rule, text in (("printed", "the paper's scheme"), ("none", "plain SGD")):
+        final = 100 * thresholds(rule).values("final_test")
+        best, middle, worst = final.min(1).mean(), np.median(final, 1).mean(), final.max(1).mean()
+        parts.append(f"{text}: best {digits(float(best))}, median {digits(float(middle))}, worst {digits(float(worst))}")
+    return f"Final test error in % over the 35 cells, mean of {len(thresholds())} seeds. {'; '.join(parts)}."
+
+
+def draw_stopping() -> Figure:
+    """Errors and sparsity of all cells against the epochs that the likelihood was given."""
+    drawing, (left, right) = figure(3.6, 1, 2)
+    for rule, color, text in (("none", BLACK, "plain SGD"), ("printed", BLUE, "the paper's scheme")):
+        results = thresholds(rule)
+        kept = np.maximum(results.values("kept_epochs").ravel(), 1)
+        left.semilogx(kept, 100 * results.values("final_test").ravel(), ".", color=color, label=text, alpha=0.6)
+        right.semilogx(kept, results.values("hoyer").ravel(), ".", color=color, alpha=0.6)
+    curve = np.array(seed_zero("none")["test_error"]).mean(0)
+    left.semilogx(np.maximum(seed_zero("none")["epochs"], 1), 100 * curve, color=VERMILLION, label="SGD while it learns")
+    left.legend(fontsize=9, frameon=False, loc="lower left")
+    label(left, "test error in %", "Σ(1 - γ), epochs")
+    label(right, "Hoyer sparsity of W", "Σ(1 - γ), epochs")
+    return drawing
+
+
+def describe_stopping() -> str:
+    """How sparse the engaged cells are."""
+    results = thresholds()
+    kept, hoyer = results.values("kept_epochs").ravel(), results.values("hoyer").ravel()
+    engaged = kept < 90
+    return (
+        f"{int(engaged.sum())} of {len(kept)} cells lost more than 10 of their 100 epochs to the penalty. Their mean Hoyer sparsity is "
+        f"{digits(float(hoyer[engaged].mean()))}, that of the others {digits(float(hoyer[~engaged].mean()))} and that of plain SGD "
+        f"{digits(float(thresholds('none').values('hoyer').mean()))}. Dead hidden units: "
+        f"{int(results.values('dead_units').sum())}."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ Figure 1
+
+
+@cache
+def small_machine(scale: float) -> RBM:
+    """Return a machine of five visible and three hidden units whose weights have this size."""
+    generator = torch.Generator().manual_seed(4)
+    return RBM.random(5, 3, scale=1.0, bias_scale=0.5, generator=generator) if scale == 1 else _scaled(scale)
+
+
+def _scaled(scale: float) -> RBM:
+    rbm = small_machine(1.0)
+    return RBM(scale * rbm.W, rbm.a, rbm.b)
+
+
+def _form(form: str, scale: float) -> torch.Tensor:
+    forms = boltzmann.fisher_forms(small_machine(scale).fisher())
+    return dict(zip(FORMS["form"], forms[:2] + forms[2:], strict=True))[form]
+
+
+def draw_forms(form: str, scale: float) -> Figure:
+    """Figure 1: the Fisher matrix of a small machine, its inverse, its Cholesky factor and its inverse root."""
+    M = _form(form, scale)
+    drawing, (panel,) = figure(4.6)
+    reach = float(M.abs().max())
+    image = panel.imshow(M, cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest")
+    drawing.colorbar(image, ax=panel, shrink=0.85)
+    for edge in (4.5, 7.5):
+        panel.axhline(edge, color="0.4", linewidth=0.8)
+        panel.axvline(edge, color="0.4", linewidth=0.8)
+    panel.set_xticks([2, 6, 15], ["v", "h", "vh"])
+    panel.set_yticks([2, 6, 15], ["v", "h", "vh"])
+    label(panel, f"{form}, weights times {scale:g}")
+    return drawing
+
+
+def describe_forms(form: str, scale: float) -> str:
+    """Size, largest entry and condition number."""
+    M = _form(form, scale)
+    return (
+        f"{form} of a machine with 5 visible and 3 hidden units (23 parameters), weights times {scale:g}: largest entry "
+        f"{digits(float(M.abs().max()))}, condition number {digits(float(torch.linalg.cond(M)))}, entries below 1e-12: "
+        f"{int((M.abs() < 1e-12).sum())} of 529."
+    )
+
+
+def draw_live_forms(scale: float, bias: float) -> Figure:
+    """The eigenvalues of the Fisher matrix of the same machine with any size of weights and biases."""
+    G = _live_machine(scale, bias).fisher()
+    drawing, (panel,) = figure(3.6)
+    panel.semilogy(torch.linalg.eigvalsh(G).flip(0).clamp_min(1e-12), "o-", color=BLUE)
+    panel.axhline(0.25, color="0.5", linestyle=":", label="largest variance of a 0/1 statistic")
+    panel.set(ylim=(1e-9, 10))
+    label(panel, "Eigenvalues of the Fisher matrix", "rank", "", legend="lower left")
+    return drawing
+
+
+def describe_live_forms(scale: float, bias: float) -> str:
+    """Largest and smallest eigenvalue and the squared norm."""
+    G = _live_machine(scale, bias).fisher()
+    values = torch.linalg.eigvalsh(G)
+    return (
+        f"Weights times {scale:.2g}, biases times {bias:.2g}: eigenvalues from {digits(float(values[0]))} to "
+        f"{digits(float(values[-1]))}, squared norm {digits(float(G.square().sum()))}, squared distance from the identity "
+        f"{digits(float((G - torch.eye(23)).square().sum()))}."
+    )
+
+
+def _live_machine(scale: float, bias: float) -> RBM:
+    rbm = small_machine(1.0)
+    return RBM(scale * rbm.W, bias * rbm.a, bias * rbm.b)
+
+
+# ------------------------------------------------------------------------------------------------------------ learning
+
+
+@cache
+def learning(method: str) -> Results:
+    """Return the stored runs of one method at its chosen step size."""
+    return experiments.load("boltzmann_learning", "paper").select(method=method)
+
+
+def _band(panel: Axes, x: np.ndarray, curves: np.ndarray, color: str, text: str) -> None:
+    panel.fill_between(x, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
+    panel.semilogx(x, np.median(curves, 0), color=color, linewidth=2, label=text)
+
+
+def draw_learning() -> Figure:
+    """Exact log-likelihood against steps and against seconds, median and range of the starts."""
+    drawing, (top, bottom) = figure(7.2, 2)
+    for method, (text, color) in METHODS.items():
+        results = learning(method)
+        curves = results.values("log_likelihood")
+        _band(top, np.array(results.records[0]["steps"]) + 1, curves, color, text)
+        _band(bottom, np.maximum(np.median(results.values("clock"), 0), 1e-2), curves, color, text)
+    for panel, unit in ((top, "1 + number of steps"), (bottom, "seconds on one core")):
+        panel.set(ylim=(-14.5, -11.4))
+        label(panel, "Mean log-likelihood of 3,000 binary digits" if panel is top else "", unit, "nats")
+    drawing.legend(*top.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=FONT["legend"],
+                   frameon=False)  # fmt: skip
+    return drawing
+
+
+def steps_to_target(method: str) -> np.ndarray:
+    """Return the steps to the target of every start; NaN where it was not reached."""
+    return np.array([np.nan if r["steps_to_target"] is None else r["steps_to_target"] for r in learning(method)], float)
+
+
+def describe_learning() -> str:
+    """Median steps to the target."""
+    parts = []
+    for method, (text, _) in METHODS.items():
+        steps = steps_to_target(method)
+        limit = learning(method).records[0].settings["steps"]
+        middle = np.nanmedian(np.where(np.isnan(steps), np.inf, steps))
+        parts.append(f"{text} {digits(int(middle)) if np.isfinite(middle) else f'more than {limit}'}")
+    target = learning("sgd").records[0].settings["target"]
+    return f"Median steps to {target:g} nats over {len(learning('sgd'))} random starts: {', '.join(parts)}. Bands are ranges."
+
+
+# ------------------------------------------------------------------------------------------------------------ geometry
+
+
+@cache
+def stored(name: str) -> Results:
+    """Return the stored paper-scale results of one experiment."""
+    return experiments.load(name, "paper")
+
+
+def term_shares() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the steps, and the mean share of each term of the squared norm of G at each step."""
+    results = stored("boltzmann_geometry")
+    steps = np.array(results.records[0]["step"])
+    totals = {name: np.array([[row[name] for row in record["terms"]] for record in results]) for name in TERMS}
+    whole = sum(totals.values())
+    return steps, {name: (total / whole).mean(0) for name, total in totals.items()}
+
+
+def draw_terms() -> Figure:
+    """Shares of the six terms along exact SGD."""
+    drawing, (panel,) = figure(4.2)
+    steps, shares = term_shares()
+    for name, color in TERMS.items():
+        panel.semilogx(steps + 1, 100 * shares[name], "o-", color=color, linewidth=2, markersize=4, label=f"({name})")
+    panel.set(ylim=(0, 75))
+    label(panel, "Share of each term in ‖G‖², in %", "1 + number of SGD steps")
+    panel.legend(fontsize=FONT["legend"], frameon=False, ncols=3, loc="upper right")
+    return drawing
+
+
+def describe_terms() -> str:
+    """Shares at the start and at the end."""
+    steps, shares = term_shares()
+    text = ", ".join(f"({name}) {digits(float(100 * s[0]))} then {digits(float(100 * s[-1]))}" for name, s in shares.items())
+    return f"Share in % of each term of the squared norm of G, with its count, at the start and after {steps[-1]} steps: {text}."
+
+
+def draw_assumption() -> Figure:
+    """What descent on the first three terms does to the last three and to the likelihood."""
+    drawing, (left, right) = figure(3.7, 1, 2)
+    results = stored("boltzmann_assumption")
+    for name, color, text in (
+        ("first_three", BLACK, "all three"), ("vv", SKY, "cov(v, v)"), ("hh", GREEN, "cov(h, h)"), ("vh", VERMILLION, "cov(v, h)"),
+    ):  # fmt: skip
+        last = np.array([record[name]["last"] for record in results])
+        likelihood = np.array([record[name]["log_likelihood"] for record in results])
+        x = np.linspace(0, results.records[0].settings["steps"], last.shape[1])
+        left.plot(x, (last / last[:, :1]).mean(0), color=color, linewidth=2, label=text)
+        right.plot(x, likelihood.mean(0), color=color, linewidth=2)
+    left.legend(fontsize=9, frameon=False)
+    left.set(yscale="log")
+    label(left, "last three terms", "steps of descent")
+    label(right, "log-likelihood, nats", "steps of descent")
+    return drawing
+
+
+def describe_assumption() -> str:
+    """Ratios at the end."""
+    results = stored("boltzmann_assumption")
+    parts = [
+        f"{text}: last three terms times {digits(float(results.values(f'ratio_last_{name}').mean()))}, log-likelihood "
+        f"{digits(float(results.values(f'gain_likelihood_{name}').mean()))}"
+        for name, text in (("first_three", "all three"), ("vv", "cov(v, v)"), ("hh", "cov(h, h)"), ("vh", "cov(v, h)"))
+    ]
+    return f"After {results.records[0].settings['steps']} steps of descent on the squared norm of {'; '.join(parts)} nats."
+
+
+# ------------------------------------------------------------------------------------------------------------ the proxy
+
+
+def proxy(states: bool = False, frozen: bool = False) -> Results:
+    """Return the stored comparison of the paper's matrix with the true gradient."""
+    return stored("boltzmann_proxy").select(states=states, frozen=frozen)
+
+
+def draw_proxy() -> Figure:
+    """Cosines over the epochs of CD-1 training."""
+    drawing, (panel,) = figure(3.9)
+    results = proxy()
+    for key, color, text in (
+        ("covariance_to_gradient", GREEN, "C itself, to the true gradient"),
+        ("printed_to_gradient", VERMILLION, "the paper's matrix, to the true gradient"),
+        ("printed_to_covariance", BLUE, "the paper's matrix, to C"),
+    ):
+        curves = results.values(key)
+        x = np.arange(1, curves.shape[1] + 1)
+        panel.fill_between(x, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
+        panel.plot(x, curves.mean(0), color=color, linewidth=2, label=text)
+    panel.axhline(0, color="0.6", linewidth=1)
+    panel.set(ylim=(-1, 1.05))
+    label(panel, "Cosine over training", "epoch of CD-1", "", legend="lower left")
+    return drawing
+
+
+def describe_proxy() -> str:
+    """Means over training."""
+    results = proxy()
+    keys = ("covariance_to_gradient", "printed_to_gradient", "printed_to_covariance")
+    a, b, c = (results.mean(f"mean_{key}") for key in keys)
+    return (
+        f"Mean cosine over {results.records[0].settings['epochs']} epochs and {len(results)} starts: C to the true gradient of its "
+        f"squared norm {digits(a.mean)}; the paper's matrix to the true gradient {digits(b.mean)}, to C {digits(c.mean)}. "
+        "Bands are ranges over the starts."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ does it help?
+
+
+def gains(method: str) -> Interval:
+    """Return the interval of the test error of SGD minus that of the method, in percentage points."""
+    return interval(100 * stored("boltzmann_heldout").values(f"gain.{method}"))
+
+
+def draw_heldout() -> Figure:
+    """Paired gains over SGD with 95 % intervals."""
+    drawing, (panel,) = figure(3.4)
+    for row, method in enumerate(list(PENALTIES)[:0:-1]):
+        found = gains(method)
+        each = 100 * stored("boltzmann_heldout").values(f"gain.{method}")
+        panel.plot(each, np.full(len(each), row) + 0.18, ".", color="0.6", markersize=5)
+        panel.plot([found.low, found.high], [row, row], color=BLUE, linewidth=3)
+        panel.plot(found.mean, row, "o", color=BLUE)
+    panel.axvline(0, color=BLACK, linewidth=1)
+    panel.set_yticks(range(len(PENALTIES) - 1), list(PENALTIES.values())[:0:-1])
+    label(panel, "Test error: points better than the best SGD", "percentage points")
+    return drawing
+
+
+def describe_heldout() -> str:
+    """Gains with intervals."""
+    parts = []
+    for method in list(PENALTIES)[1:]:
+        found = gains(method)
+        parts.append(f"{PENALTIES[method]} {digits(found.mean)} ({digits(found.low)} to {digits(found.high)})")
+    n = len(stored("boltzmann_heldout"))
+    return f"Percentage points of test error gained over the best SGD, mean and 95 % interval over {n} splits: {'; '.join(parts)}."
+
+
+# ------------------------------------------------------------------------------------------------------------ whitening
+
+COSINES = {"sgd": METHODS["sgd"], "centred": METHODS["centred"], "diagonal": METHODS["diagonal"],
+           "whitened": METHODS["whitened"], "easi": METHODS["easi"], "prong": METHODS["prong"]}  # fmt: skip
+
+
+def draw_cosines() -> Figure:
+    """Angles to the natural gradient along exact SGD."""
+    drawing, (panel,) = figure(4.6)
+    results = stored("boltzmann_geometry")
+    steps = np.array(results.records[0]["step"]) + 1
+    for name, (text, color) in COSINES.items():
+        curves = np.array([[row[name] for row in record["cosine"]] for record in results])
+        panel.fill_between(steps, curves.min(0), curves.max(0), color=color, alpha=0.15, linewidth=0)
+        panel.semilogx(steps, curves.mean(0), "o-", color=color, linewidth=2, markersize=4, label=text)
+    panel.set(ylim=(0, 1.02))
+    label(panel, "Cosine to the natural gradient", "1 + number of SGD steps")
+    drawing.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=FONT["legend"],
+                   frameon=False)  # fmt: skip
+    return drawing
+
+
+def describe_cosines() -> str:
+    """Mean cosines over the path, at the start and at the end."""
+    results = stored("boltzmann_geometry")
+    parts = [
+        f"{text} {digits(float(results.values(f'first_cosine.{name}').mean()))} then "
+        f"{digits(float(results.values(f'last_cosine.{name}').mean()))}"
+        for name, (text, _) in COSINES.items()
+    ]
+    return f"Cosine (in the Fisher metric) to the natural gradient at the first and the last point of the path: {'; '.join(parts)}."
+
+
+def draw_projections() -> Figure:
+    """Measured errors of random projections and their laws."""
+    drawing, (panel,) = figure(3.9)
+    results = stored("boltzmann_projections")
+    ks = np.array(results.records[0]["ks"])
+    for key, color, text in (
+        ("features", VERMILLION, "projected pixels, bias removed"), ("sketch", BLUE, "mixed examples"),
+        ("norm", GREEN, "‖cov(v, h)‖² alone"),
+    ):  # fmt: skip
+        panel.loglog(ks, results.values(key).mean(0), "o", color=color, label=text)
+        if key != "features":
+            panel.loglog(ks, results.values(f"{key}_law").mean(0), "-", color=color, linewidth=1.5)
+    panel.axhline(1, color="0.6", linewidth=1)
+    label(panel, "Relative error; lines are the laws", "number of directions k", "", legend="upper right")
+    return drawing
+
+
+def describe_projections() -> str:
+    """Errors at the largest k."""
+    results = stored("boltzmann_projections")
+    k = results.records[0]["ks"][-1]
+    a, b, c = (float(results.values(key).mean(0)[-1]) for key in ("features", "sketch", "norm"))
+    return (
+        f"Root mean square relative error at k = {k}: covariance from projected pixels {digits(a)}, from mixed examples {digits(b)}, "
+        f"the squared norm of cov(v, h) {digits(c)}. The pixels are 196."
+    )

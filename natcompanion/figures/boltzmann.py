@@ -184,10 +184,12 @@ def _form(form: str, scale: float) -> torch.Tensor:
 def draw_forms(form: str, scale: float) -> Figure:
     """Figure 1: the Fisher matrix of a small machine, its inverse, its Cholesky factor and its inverse root."""
     M = _form(form, scale)
-    drawing, (panel,) = figure(4.6)
+    drawing = Figure(figsize=(5.4, 4.6), facecolor="white")
+    panel, bar = drawing.add_axes((0.08, 0.08, 0.74, 0.83)), drawing.add_axes((0.86, 0.12, 0.03, 0.75))
     reach = float(M.abs().max())
     image = panel.imshow(M, cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest")
-    drawing.colorbar(image, ax=panel, shrink=0.85)
+    drawing.colorbar(image, cax=bar)
+    panel.tick_params(labelsize=FONT["tick"])
     for edge in (4.5, 7.5):
         panel.axhline(edge, color="0.4", linewidth=0.8)
         panel.axvline(edge, color="0.4", linewidth=0.8)
@@ -256,7 +258,7 @@ def draw_learning() -> Figure:
         curves = results.values("log_likelihood")
         _band(top, np.array(results.records[0]["steps"]) + 1, curves, color, text)
         _band(bottom, np.maximum(np.median(results.values("clock"), 0), 1e-2), curves, color, text)
-    for panel, unit in ((top, "1 + number of steps"), (bottom, "seconds on one core")):
+    for panel, unit in ((top, "1 + number of steps"), (bottom, "seconds of processor time")):
         panel.set(ylim=(-14.5, -11.4))
         label(panel, "Mean log-likelihood of 3,000 binary digits" if panel is top else "", unit, "nats")
     drawing.legend(*top.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=FONT["legend"],

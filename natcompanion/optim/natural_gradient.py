@@ -176,13 +176,13 @@ class NaturalGradient(Optimizer):
             parameters. Nothing is changed then.
         """
         f = ModelFunction(self.model, self._leaves())
-        x = f.check(x)
-        loss, g = self._gradient(f, x, t)
+        wide = f.check(x)
+        loss, g = self._gradient(f, wide, t)
         damping = self._damping_value()
         A = Damped(self._metric(x, t, x if metric_inputs is None else metric_inputs, g), damping)
-        solution = self._solve(A, g, f, x, t)
+        solution = self._solve(A, g, f, wide, t)
         move = -self._rates(f) * solution.x
-        loss_after = self._loss(f, _moved(f, move), x, t)
+        loss_after = self._loss(f, moved(f, move), wide, t)
         predicted = self._predicted(g, move, A)
         accepted, rho = self._judge(loss, loss_after, predicted, at_minimum=not bool(g.any()))
         if accepted:
@@ -218,8 +218,11 @@ class NaturalGradient(Optimizer):
 
     # Parts -------------------------------------------------------------------------------------------------
 
-    def _gradient(self, f: ModelFunction, x: torch.Tensor, t: torch.Tensor) -> tuple[float, torch.Tensor]:
-        theta = {name: p.clone().requires_grad_() for name, p in f.theta.items()}
+    def _gradient(
+        self, f: ModelFunction, x: torch.Tensor, t: torch.Tensor, at: dict[str, torch.Tensor] | None = None
+    ) -> tuple[float, torch.Tensor]:
+        """Return the loss and its gradient (P,) at the present parameters, or at others."""
+        theta = {name: p.clone().requires_grad_() for name, p in (at or f.theta).items()}
         with torch.enable_grad():
             loss = self.likelihood.nll(f(theta, x), t).mean()
             pieces = torch.autograd.grad(loss, list(theta.values()), materialize_grads=True)
@@ -273,7 +276,7 @@ class NaturalGradient(Optimizer):
         )
 
     def _write(self, f: ModelFunction, move: torch.Tensor, direction: torch.Tensor) -> None:
-        for (name, p), new in zip(f.originals.items(), _moved(f, move).values(), strict=True):
+        for (name, p), new in zip(f.originals.items(), moved(f, move).values(), strict=True):
             p.copy_(new)
         if self.warm_start:
             for p, d in zip(f.originals.values(), _split(f, direction), strict=True):
@@ -294,6 +297,6 @@ def _split(f: ModelFunction, vector: torch.Tensor) -> list[torch.Tensor]:
     return [piece.view_as(p).clone() for piece, p in zip(pieces, f.theta.values(), strict=True)]
 
 
-def _moved(f: ModelFunction, move: torch.Tensor) -> dict[str, torch.Tensor]:
+def moved(f: ModelFunction, move: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the parameters plus a vector (P,)."""
     return {name: p + d for (name, p), d in zip(f.theta.items(), _split(f, move), strict=True)}

@@ -1,0 +1,193 @@
+r"""Hessian-Free and Krylov Subspace Descent, which revisiting Section 7 shows to be natural-gradient methods.
+
+Both use the extended Gauss-Newton matrix. For the three likelihoods of this library it equals the Fisher matrix, so
+both are compositions of parts that the natural gradient has already.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import nn
+
+from natcompanion.damping import LevenbergMarquardt
+from natcompanion.likelihoods import Likelihood
+from natcompanion.metrics.dense import output_hessian
+from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.metrics.operators import JacobianProducts
+from natcompanion.optim.natural_gradient import NaturalGradient, moved
+from natcompanion.solvers import Reason, Solution, conjugate_gradient
+
+FAR = 1e10
+"""The loss given to the line search where the true one is not finite."""
+
+
+class GaussNewtonOperator:
+    r"""The extended Gauss-Newton matrix of the mean negative log-likelihood, known by its products.
+
+    .. math:: G_N v = \frac1n \sum_i J_i^T H_i J_i v, \qquad H_i = \frac{\partial^2 (-\log p(t_i \mid r_i))}{\partial r^2}
+
+    The inner Hessian is found by differentiating the loss at the targets; nothing is taken from the Fisher matrix,
+    which it turns out to equal. Source: revisiting Eq. 14.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: torch.Tensor,
+        t: torch.Tensor,
+        likelihood: Likelihood,
+        *,
+        parameters: Any = None,
+    ) -> None:
+        f = ModelFunction(model, parameters)
+        self.shape, self.dtype = (f.size, f.size), f.dtype
+        self._jacobian = JacobianProducts(f, f.check(x))
+        self._inner = output_hessian(likelihood, self._jacobian.r.detach(), t) / len(x)
+
+    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        u = self._jacobian.push(v.to(self.dtype))
+        return self._jacobian.pull((self._inner @ u.unsqueeze(-1)).squeeze(-1)).to(v.dtype)
+
+
+class HessianFree(NaturalGradient):
+    """Hessian-Free optimization (Martens 2010): the natural gradient under another name.
+
+    It is :class:`natcompanion.optim.NaturalGradient` with the Gauss-Newton matrix of the same batch, conjugate gradients
+    that start from the last direction, Levenberg-Marquardt damping by the quadratic model, and step size 1.
+
+    Left out, because they do not bear on that point: Martens' preconditioner, his stopping rule for conjugate
+    gradients, and the line search.
+
+    Parameters
+    ----------
+    model, likelihood, **options
+        As for :class:`natcompanion.optim.NaturalGradient`, without ``metric``.
+    lr : float
+        Step size.
+    damping : float or LevenbergMarquardt
+        Adaptive from 1 by default.
+    warm_start : float
+        The solver starts at this multiple of the last direction.
+
+    Source: revisiting Section 7.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        lr: float = 1.0,
+        *,
+        damping: float | LevenbergMarquardt | None = None,
+        warm_start: float = 0.95,
+        **options: Any,
+    ) -> None:
+        if "metric" in options:
+            raise ValueError("metric: HessianFree has its own, Gauss-Newton; use NaturalGradient for another")
+        damping = LevenbergMarquardt(1.0) if damping is None else damping
+        options = {"solver": conjugate_gradient, "prediction": "quadratic", **options}
+        super().__init__(model, likelihood, lr, damping=damping, warm_start=warm_start, **options)
+
+    def step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None) -> float:
+        """Make one step and return the loss before it; see :meth:`natcompanion.optim.NaturalGradient.step`."""
+        if metric_inputs is not None:
+            raise ValueError(
+                "metric_inputs: HessianFree takes its matrix from the batch of the gradient; use NaturalGradient"
+            )
+        return super().step(x, t)
+
+    def _metric(self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor) -> Any:
+        return GaussNewtonOperator(self.model, x, t, self.likelihood, parameters=self._leaves())
+
+
+class KrylovSubspaceDescent(NaturalGradient):
+    r"""Krylov Subspace Descent (Vinyals and Povey 2012): the best point of a small subspace.
+
+    .. math:: \theta \leftarrow \theta + B a, \qquad
+              \operatorname{span} B = \operatorname{span}\{g, Gg, \dots, G^{k-1} g, d_{\mathrm{last}}\}, \qquad
+              a = \arg\min_a \mathcal L(\theta + B a)
+
+    G is the Gauss-Newton matrix, which is the Fisher matrix, so it needs no targets; the paper takes it from another
+    batch, ``metric_inputs``. The minimum is sought by L-BFGS from a = 0 on the batch of
+    the gradient, so that its loss never rises.
+
+    Parameters
+    ----------
+    model, likelihood
+        As for :class:`natcompanion.optim.NaturalGradient`.
+    dimension : int
+        k, the number of Krylov vectors.
+    search_iterations : int
+        Iterations of L-BFGS.
+    **options
+        Also ``metric`` and ``parameters``.
+
+    Source: revisiting Section 7.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        *,
+        dimension: int = 20,
+        search_iterations: int = 20,
+        **options: Any,
+    ) -> None:
+        for name, value in (("dimension", dimension), ("search_iterations", search_iterations)):
+            if not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+        if unknown := sorted(set(options) - {"metric", "parameters"}):
+            raise ValueError(
+                f"{', '.join(unknown)}: KrylovSubspaceDescent has no such option; it has metric, parameters"
+            )
+        self.dimension, self.search_iterations = dimension, search_iterations
+        super().__init__(model, likelihood, 1.0, damping=0.0, warm_start=1.0, **options)
+
+    def _solve(self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor) -> Solution:
+        basis = krylov_basis(A, g, self.dimension, self._last_direction(f))
+
+        def loss(a: np.ndarray) -> tuple[float, np.ndarray]:
+            move = basis @ torch.as_tensor(a, dtype=basis.dtype, device=basis.device)
+            try:
+                value, gradient = self._gradient(f, x, t, moved(f, move.to(g.dtype)))
+            except ValueError:  # too far: the loss is not finite there
+                return FAR, np.zeros_like(a)
+            return value, (basis.mT @ gradient.to(basis.dtype)).cpu().numpy()
+
+        if basis.shape[1] == 0:
+            return Solution(torch.zeros_like(g), 0, 0.0, True, Reason.CONVERGED)
+        start = np.zeros(basis.shape[1])
+        found = scipy.optimize.minimize(
+            loss, start, jac=True, method="L-BFGS-B", options={"maxiter": self.search_iterations}
+        )
+        direction = -(basis @ torch.as_tensor(found.x, dtype=basis.dtype, device=basis.device)).to(g.dtype)
+        residual = float((g - A @ direction).norm() / g.norm())
+        return Solution(direction, int(found.nit), residual, bool(found.success), Reason.MAX_ITERATIONS)
+
+
+def krylov_basis(A: Any, g: torch.Tensor, dimension: int, extra: torch.Tensor | None = None) -> torch.Tensor:
+    """Return orthonormal columns (P, k) that span g, A g, ..., and ``extra``; float64, fewer where they depend."""
+    columns: list[torch.Tensor] = []
+    vector = g.double()
+    for _ in range(dimension):
+        if not _append(columns, vector):
+            break
+        vector = (A @ columns[-1].to(g.dtype)).double()
+    if extra is not None:
+        _append(columns, extra.double())
+    return torch.stack(columns, 1) if columns else g.new_zeros(len(g), 0, dtype=torch.float64)
+
+
+def _append(columns: list[torch.Tensor], vector: torch.Tensor) -> bool:
+    """Append the part of ``vector`` orthogonal to the columns, normalized; False if nothing is left of it."""
+    before = float(vector.norm())
+    for _ in range(2):  # twice, so that rounding leaves them orthogonal
+        for column in columns:
+            vector = vector - column * (column @ vector)
+    if not float(vector.norm()) > 1e-7 * before:
+        return False
+    columns.append(vector / vector.norm())
+    return True

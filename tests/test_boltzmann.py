@@ -8,6 +8,7 @@ import torch
 
 from natcompanion import boltzmann, reference
 from natcompanion.boltzmann import RBM, Divergence, enumeration
+from natcompanion.solvers import conjugate_gradient, minres
 
 SIZES = [(3, 2), (4, 3), (2, 4), (1, 1), (3, 3)]
 
@@ -352,13 +353,12 @@ def test_sampled_operator_approaches_the_fisher():
     torch.testing.assert_close(operator.dense(), rbm.fisher(), rtol=0, atol=1e-4)
 
 
-def test_sampled_natural_gradient_with_a_matrix_free_solver():
-    from natcompanion.solvers import conjugate_gradient
-
+@pytest.mark.parametrize("solver", [conjugate_gradient, minres])
+def test_sampled_natural_gradient_with_a_matrix_free_solver(solver):
     rbm, X = machine(6, 30, seed=18, scale=0.3), binary(50, 6)
     v, h = rbm.gibbs(binary(300, 6, seed=4), 20, generator=rng(5))
     operator = boltzmann.SampledFisherOperator(v, h, damping=0.1)
-    solution = conjugate_gradient(operator, rbm.gradient(X), rtol=1e-10, max_iter=500)
+    solution = solver(operator, rbm.gradient(X), rtol=1e-10, max_iter=500)
     assert solution.converged
     close(solution.x, torch.linalg.solve(operator.dense(), rbm.gradient(X)), 1e-7)
 

@@ -1,0 +1,63 @@
+"""The figures of the Boltzmann chapter: drawn from stored results, described over the whole grid."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from natcompanion.figures import Picture
+from natcompanion.figures import boltzmann as figures
+
+PICTURES = [name.removeprefix("draw_") for name in vars(figures) if name.startswith("draw_")]
+WITH_POINTS = {"thresholds", "forms", "live_forms"}
+GRIDS = {"thresholds": figures.GRID, "forms": figures.FORMS}
+
+
+@pytest.mark.parametrize("name", sorted(set(PICTURES) - WITH_POINTS))
+def test_pictures_are_drawn_with_a_description(name):
+    picture = Picture(getattr(figures, f"draw_{name}"), getattr(figures, f"describe_{name}"))
+    assert len(picture.png) > 3000 and len(picture.text) > 60
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_point_of_the_grid_has_its_own_description(name):
+    points = [dict(zip(GRIDS[name], values, strict=True)) for values in itertools.product(*GRIDS[name].values())]
+    texts = [getattr(figures, f"describe_{name}")(**point) for point in points]
+    assert len(set(texts)) == len(texts)
+    drawing = getattr(figures, f"draw_{name}")(**points[len(points) // 2])
+    assert isinstance(drawing, Figure) and drawing.get_facecolor() == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("scale,bias", itertools.product([0.0, 1.3, 4.0], [0.0, 6.0]))
+def test_the_live_figure_is_drawn_at_the_ends_of_its_ranges(scale, bias):
+    assert isinstance(figures.draw_live_forms(scale, bias), Figure)
+    assert "eigenvalues from" in figures.describe_live_forms(scale, bias)
+
+
+def test_the_cell_that_starts_the_explorer_stopped_learning():
+    """The sentence under the first picture: gamma is 1 and the error far above that of plain SGD."""
+    text = figures.describe_thresholds(v=0.001, p=0.05, scheme="as printed")
+    assert "γ is 1," in text
+    record, plain = (figures.seed_zero(rule) for rule in ("printed", "none"))
+    cell = figures.CELLS.index((0.001, 0.05))
+    assert record["final_test"][cell] > plain["final_test"][cell] + 0.2
+
+
+def test_mosaic_keeps_each_filter():
+    W = np.arange(9 * 10).reshape(9, 10).tolist()
+    picture = figures.mosaic(W)
+    assert picture.shape == (10, 25)
+    assert np.array_equal(picture[6:9, 1:4], np.array(W)[:, 5].reshape(3, 3))
+
+
+def test_figure_1_shows_inverse_and_roots():
+    G = figures.small_machine(0.5).fisher()
+    eye = torch.eye(23, dtype=torch.float64)
+    root = figures._form("whitening matrix", 0.5)
+    torch.testing.assert_close(root @ G @ root, eye, rtol=0, atol=1e-10)
+    torch.testing.assert_close(figures._form("inverse", 0.5) @ G, eye, rtol=0, atol=1e-9)
+    L = figures._form("Cholesky factor", 0.5)
+    torch.testing.assert_close(L @ L.mT, G, rtol=0, atol=1e-12)
+    assert (figures._form("inverse", 0.5) - figures._form("inverse", 1.0)).abs().max() > 1

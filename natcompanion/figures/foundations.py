@@ -1,6 +1,7 @@
 """The figures of the foundations chapter."""
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ def inputs(n: int = 40) -> torch.Tensor:
     return torch.linspace(-1.5, 2.5, n, dtype=torch.float64).unsqueeze(1)
 
 
-def make_targets(kind: str, model: nn.Module, x: torch.Tensor, seed: int = 0) -> torch.Tensor:
+def make_targets(kind: str, model: nn.Module, x: torch.Tensor, seed: int = 1) -> torch.Tensor:
     """Return the targets 0 and 1 of that kind; (n, 1)."""
     with torch.no_grad():
         r = tiny(*TEACHER)(x) if kind == "drawn from a teacher" else model(x)
@@ -47,6 +48,12 @@ def make_targets(kind: str, model: nn.Module, x: torch.Tensor, seed: int = 0) ->
     return Bernoulli().sample(r, generator=torch.Generator().manual_seed(seed))
 
 
+@cache
+def _kl_hessian(v: float, w: float) -> torch.Tensor:
+    return reference.kl_hessian(tiny(v, w), inputs(), Bernoulli())
+
+
+@cache
 def six_matrices(samples: int, targets: str, w: float, v: float = 0.7) -> dict[str, torch.Tensor]:
     """Return the six matrices of the model at (v, w), each (2, 2)."""
     model, x, likelihood = tiny(v, w), inputs(), Bernoulli()
@@ -54,7 +61,7 @@ def six_matrices(samples: int, targets: str, w: float, v: float = 0.7) -> dict[s
     draw = torch.Generator().manual_seed(1)
     return {
         "exact": metrics.fisher(model, x, likelihood),
-        "kl": reference.kl_hessian(model, x, likelihood),
+        "kl": _kl_hessian(v, w),
         "gauss_newton": metrics.gauss_newton(model, x, t, likelihood),
         "monte_carlo": metrics.monte_carlo_fisher(model, x, likelihood, samples=samples, generator=draw),
         "empirical": metrics.empirical_fisher(model, x, t, likelihood),
@@ -133,28 +140,26 @@ def describe_live_six(samples: float, targets: str, w: float) -> str:
     return describe_six(round(samples), targets, float(f"{w:.2g}"))
 
 
-def draw_directions(angle: np.ndarray, decrease: np.ndarray, natural: float, plain: float) -> Figure:
-    """Decrease of the loss against the direction of a step that spends a fixed divergence."""
-    drawing, (panel,) = figure(3.0)
-    panel.plot(angle, 1e3 * decrease, color="0.4", linewidth=2)
+def draw_directions(decrease: np.ndarray, natural: float, plain: float) -> Figure:
+    """Decrease of the loss against the direction, in degrees, of a step that spends a fixed divergence."""
+    drawing, (panel,) = figure(3.2)
+    panel.plot(1e3 * decrease, color="0.4", linewidth=2)
     for at, color, text in ((natural, BLUE, "natural gradient"), (plain, ORANGE, "gradient")):
         panel.axvline(at, color=color, linewidth=2, linestyle="--", label=text)
     panel.axhline(0, color="0.8", linewidth=1)
     panel.set(xlim=(0, 360), xticks=[0, 90, 180, 270, 360])
     label(
         panel,
-        "",
-        "direction of the step in the (v, w) plane, degrees",
-        "decrease of the loss, 0.001 nats",
-        legend="upper right",
+        "Decrease of the loss (0.001 nats)",
+        "direction in the (v, w) plane (degrees)",
+        legend="upper center",
     )
     return drawing
 
 
-def describe_directions(angle: np.ndarray, decrease: np.ndarray, natural: float, plain: float) -> str:
+def describe_directions(decrease: np.ndarray, natural: float, plain: float) -> str:
     """Which direction is best, and where the two rules point."""
-    best = int(np.argmax(decrease))
     return (
-        f"Of {len(angle)} directions that all spend the same KL divergence, the one at {angle[best]:.0f} degrees lowers "
-        f"the loss most; the natural gradient points to {natural:.0f} degrees and the gradient to {plain:.0f}."
+        f"Of {len(decrease)} directions that all spend the same KL divergence, the one at {int(np.argmax(decrease))} "
+        f"degrees lowers the loss most; the natural gradient points to {natural:.0f} degrees and the gradient to {plain:.0f}."
     )

@@ -115,8 +115,9 @@ def test_easi_stays_finite_on_mnist():
     from natcompanion.data import mnist
 
     x = mnist()[0].flatten(1).double()
-    x = (x - x.mean(0))[:, 200:400]
-    easi = EASI(200, 0.01, eps=0.01)
+    x = (x - x.mean(0))[:, ::4]
+    assert int((x.std(0) < 1e-12).sum()) > 10  # pixels that never change
+    easi = EASI(196, 0.01, eps=0.01)
     for step in range(1000):
         easi.update(x[torch.randint(len(x), (10,), generator=rng(step))])
     assert torch.isfinite(easi.B).all() and float(easi.B.abs().max()) < 20

@@ -220,8 +220,8 @@ def test_monte_carlo_is_unbiased(likelihood):
     g = metrics.fisher(model, x, likelihood)
     generator = torch.Generator().manual_seed(0)
     few = metrics.monte_carlo_fisher(model, x, likelihood, samples=2, generator=generator)
-    many = metrics.monte_carlo_fisher(model, x, likelihood, samples=20000, generator=generator)
-    assert relative(many, g) < 0.03
+    many = metrics.monte_carlo_fisher(model, x, likelihood, samples=4000, generator=generator)
+    assert relative(many, g) < 0.06
     assert relative(few, g) > 0.1
     seeded = [
         metrics.monte_carlo_fisher(
@@ -379,3 +379,29 @@ def test_bad_targets_and_parameters_are_named():
         model[0].weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match="NaN or infinite numbers in 0.weight"):
         metrics.fisher(model, x, Categorical())
+
+
+class Centred(nn.Linear):
+    """A layer that subtracts the mean of the batch."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
+def test_examples_that_influence_one_another_are_refused():
+    model = nn.Sequential(Centred(3, 3)).double()
+    with pytest.raises(ValueError, match="do not influence one another"):
+        metrics.fisher(model, batch(), Categorical())
+    metrics.fisher(model, batch(1), Categorical())
+
+
+def test_the_callers_grad_mode_does_not_matter():
+    model, x = mlp(), batch().requires_grad_()
+    g = metrics.fisher(model, x, Categorical())
+    with torch.no_grad():
+        assert torch.equal(metrics.fisher(model, x, Categorical()), g)
+        operator = metrics.FisherOperator(model, x, Categorical())
+        product = operator @ torch.ones(len(g), dtype=torch.float64)
+        torch.testing.assert_close(product, g.sum(1))
+    assert not product.requires_grad
+    assert x.grad is None

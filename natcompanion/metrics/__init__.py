@@ -10,11 +10,17 @@ from natcompanion.metrics.dense import (
 )
 from natcompanion.metrics.energy import energy_metric, gradient_second_moment
 from natcompanion.metrics.matrix import block_diagonal, condition_number, diagonal
-from natcompanion.metrics.operators import CovarianceOperator, FisherOperator, MonteCarloOperator
+from natcompanion.metrics.operators import (
+    CovarianceOperator,
+    FisherOperator,
+    MetricOperator,
+    MonteCarloOperator,
+)
 
 __all__ = [
     "CovarianceOperator",
     "FisherOperator",
+    "MetricOperator",
     "MonteCarloOperator",
     "block_diagonal",
     "condition_number",

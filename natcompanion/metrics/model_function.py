@@ -63,7 +63,7 @@ class ModelFunction:
             raise ValueError(
                 f"x: expected finite numbers, got {int((~torch.isfinite(x)).sum())} NaN or infinite"
             )
-        return self._cast(x)
+        return self._cast(x.detach())
 
     def __call__(self, theta: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         """Return the outputs (n, o) at the parameters ``theta``."""
@@ -80,11 +80,18 @@ class ModelFunction:
         return r
 
     def output(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the outputs (n, o), without a graph."""
+        """Return the outputs (n, o), without a graph, if they are finite and the first does not need the others."""
         with torch.no_grad():
             r = self(self.theta, x)
+            alone = self(self.theta, x[:1])
         if not all_finite(r):
             raise ValueError("model: expected finite outputs, got NaN or infinite ones; check the parameters")
+        gap = float((alone[0] - r[0]).abs().max())
+        if gap > torch.finfo(self.dtype).eps ** 0.4 * (1 + float(r.abs().max())):
+            raise ValueError(
+                f"model: expected examples that do not influence one another, but the first output changes by "
+                f"{gap:.3g} when its input is alone; use statistics that do not depend on the batch"
+            )
         return r
 
     def flat(self, pieces: Iterable[torch.Tensor], lead: int = 0) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Fixtures of the book's tests: a small book to build and break, the real pages, and Chromium without a network."""
 
+import contextlib
 import functools
 import http.server
 import os
@@ -101,6 +102,11 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
+
+    def copyfile(self, *files: object) -> None:
+        """Send a file, unless the browser left the page meanwhile."""
+        with contextlib.suppress(ConnectionError):
+            super().copyfile(*files)
 
 
 @pytest.fixture(scope="session")

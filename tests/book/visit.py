@@ -81,10 +81,9 @@ class Visit:
 
 
 def pages(site: Path) -> list[str]:
-    """Return the pages of a site, relative to it."""
-    return sorted(
-        path.relative_to(site).as_posix() for path in site.rglob("*.html") if "_static" not in path.parts
-    )
+    """Return the pages of a site, relative to it, without the first one, which only leads to another."""
+    found = (path.relative_to(site) for path in site.rglob("*.html"))
+    return sorted(path.as_posix() for path in found if path.parts[0] not in ("_static", "index.html"))
 
 
 def watch(page: Page, visit: Visit, base: str) -> None:

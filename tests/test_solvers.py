@@ -152,6 +152,16 @@ def test_scipy_claims_success_where_we_do_not_have_to():
     assert not ours.converged
 
 
+def test_a_truncated_run_keeps_its_progress():
+    """The residual of conjugate gradients may grow while the quadratic falls: the direction is a good one."""
+    a = torch.logspace(0, 6, 40, dtype=torch.float64).diag()
+    b = torch.logspace(0, 5.5, 40, dtype=torch.float64).flip(0)
+    solution = conjugate_gradient(a, b, rtol=1e-6, max_iter=10)
+    assert solution.residual > 1
+    assert float(solution.x @ a @ solution.x / 2 - b @ solution.x) < 0
+    assert solution.reason is Reason.MAX_ITERATIONS
+
+
 @each
 def test_start_vector(solver):
     _, a, b = SYSTEMS[0]
@@ -226,7 +236,7 @@ def test_anything_with_products(solver, dtype):
     solution = solver(operator, b.to(dtype), rtol=1e-4)
     assert solution.converged
     assert solution.x.dtype == dtype
-    assert operator.count <= solution.iterations + 4
+    assert operator.count <= solution.iterations + 2
     torch.testing.assert_close(solution.x.double(), torch.linalg.solve(a, b), rtol=1e-2, atol=1e-3)
 
 

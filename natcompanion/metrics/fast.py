@@ -11,7 +11,7 @@ Layers that share their weights over positions (convolutions, sequences) contrib
 between the layers is left to autograd, so that any activation, pooling or skip connection will do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -152,7 +152,14 @@ def _backpropagate(
     return deltas if _explains_gradient(f, layers, deltas, r, theta, cotangents) else None
 
 
-def _explains_gradient(f, layers, deltas, r, theta, cotangents) -> bool:
+def _explains_gradient(
+    f: ModelFunction,
+    layers: list[Layer],
+    deltas: list[torch.Tensor],
+    r: torch.Tensor,
+    theta: dict[str, torch.Tensor],
+    cotangents: torch.Tensor,
+) -> bool:
     """Compare one gradient, a mixture of all cotangents, with autograd's: it differs if a weight is used elsewhere."""
     mix = torch.linspace(1, 2, cotangents.shape[1], dtype=f.dtype, device=r.device)
     seen = f.flat(
@@ -173,8 +180,8 @@ def _explains_gradient(f, layers, deltas, r, theta, cotangents) -> bool:
 def _recording(layers: list[Layer]) -> Iterator[None]:
     """Note what goes into and comes out of each layer; the hooks are gone at the end, whatever happens."""
 
-    def hook(layer: Layer):
-        def note(_module, args, output):
+    def hook(layer: Layer) -> Callable:
+        def note(_module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
             layer.calls += 1
             layer.inputs, layer.outputs = args[0].detach(), output
             return output.clone()  # a later operation in place must not touch what was noted

@@ -6,6 +6,7 @@ first one pays for the set-up. On several batches the graph of one batch at a ti
 
 from collections.abc import Iterable
 
+import numpy as np
 import scipy.sparse.linalg
 import torch
 from torch import nn
@@ -117,7 +118,7 @@ class MetricOperator:
         """Return the operator for NumPy vectors."""
         device, dtype = self._batches[0].device, self.dtype
 
-        def product(v):
+        def product(v: np.ndarray) -> np.ndarray:
             return (self @ torch.as_tensor(v, dtype=dtype, device=device)).cpu().numpy()
 
         as_numpy = torch.empty(0, dtype=dtype).numpy().dtype
@@ -219,20 +220,22 @@ class FisherOperator(MetricOperator):
         super().__init__(model, x, damping, parameters)
         self._likelihood = likelihood
 
-    def _inner(self, r, u, cotangents, shift):
+    def _inner(
+        self, r: torch.Tensor, u: torch.Tensor, cotangents: torch.Tensor | None, shift: torch.Tensor | float
+    ) -> torch.Tensor:
         if cotangents is None:
             return self._likelihood.fisher_product(r, u)
         return (cotangents @ u.unsqueeze(2)).squeeze(2)
 
-    def _factors(self, index):
+    def _factors(self, index: int) -> torch.Tensor | None:
         return None
 
-    def _output_metric(self, r):
+    def _output_metric(self, r: torch.Tensor) -> torch.Tensor | None:
         """Return the metric of the outputs (n, o, o) where it is small: faster than computing with ``r`` each time."""
         root = self._likelihood.fisher_root(r) if r.numel() * r.shape[1] <= 2**20 else None
         return None if root is None else root @ root.mT
 
-    def _cotangents(self, index, r):
+    def _cotangents(self, index: int, r: torch.Tensor) -> torch.Tensor:
         return self._likelihood.fisher_root(r).mT
 
 
@@ -275,7 +278,7 @@ class CovarianceOperator(MetricOperator):
             rows = (self._f.chunks(b, s) for b, s in zip(self._batches, self._scores, strict=True))
             self._centre = sum(row.sum((0, 1)) for chunk in rows for _, row in chunk) / self._n
 
-    def _mean(self):
+    def _mean(self) -> torch.Tensor | None:
         return self._centre
 
 

@@ -43,25 +43,29 @@ def conjugate_gradient(
 
     Source: revisiting Section 8.3, Algorithm 1 (``linear_cg``).
     """
-    return solve(_run, A, b, rtol, max_iter, x0, preconditioner)
+    return solve(_run, A, b, rtol, max_iter, x0, preconditioner, energy=True)
 
 
 def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
     x = torch.zeros_like(r)
     z = system.precondition(r)
     p, rz, largest = z, float(r @ z), 0.0
+    best, smallest = x, float(r.norm())  # to fall back on if the curvature vanishes
     for k in range(max_iter):
         Ap = system.product(p)
         curvature, length = float(p @ Ap), float(p @ p)
         if not abs(curvature) < float("inf") or not 0 < length < float("inf"):
-            return Run(x, k + 1, Reason.NOT_FINITE)
+            return Run(best, k + 1, Reason.NOT_FINITE)
         largest = max(largest, curvature / length)
         if rz <= 0 or curvature <= system.negligible * largest * length:
-            return Run(x, k + 1, Reason.NOT_POSITIVE_DEFINITE)
+            return Run(best, k + 1, Reason.NOT_POSITIVE_DEFINITE)
         step = rz / curvature
         x = x + step * p
         r = r - step * Ap
-        if float(r.norm()) <= tolerance:
+        size = float(r.norm())
+        if size < smallest:
+            best, smallest = x, size
+        if size <= tolerance:
             return Run(x, k + 1)
         z = system.precondition(r)
         rz, rz_old = float(r @ z), rz

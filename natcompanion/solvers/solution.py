@@ -99,8 +99,12 @@ class System:
         return v if self.preconditioner is None else (self.preconditioner @ v.to(self.dtype)).double()
 
     def residual(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``b - A x``."""
-        return self.b - self.product(x)
+        """Return ``b - A x``; no product is spent on zero."""
+        return self.b - self.product(x) if bool(x.any()) else self.b
+
+    def energy(self, x: torch.Tensor, r: torch.Tensor) -> float:
+        """Return ``x A x / 2 - b x``, from ``x`` and its residual."""
+        return -0.5 * float(x @ (self.b + r))
 
     @property
     def negligible(self) -> float:
@@ -127,11 +131,13 @@ def solve(
     x0: torch.Tensor | None,
     preconditioner: Any,
     *,
+    energy: bool = False,
     least_squares: bool = False,
 ) -> Solution:
     """Run ``method`` on ``A x = b``, judge it by the recomputed residual, and restart it where rounding misled it.
 
-    ``method(system, r, tolerance, max_iter)`` looks for ``x`` with ``|r - A x| <= tolerance``.
+    ``method(system, r, tolerance, max_iter)`` looks for ``x`` with ``|r - A x| <= tolerance``. The result is kept
+    if its residual is smaller or, with ``energy``, if ``x A x / 2 - b x`` is.
     """
     rtol = _checks.non_negative(rtol, "rtol")
     system = System(A, b, x0, preconditioner)
@@ -140,40 +146,45 @@ def solve(
         raise ValueError(f"max_iter: expected a whole number >= 0, got {max_iter!r}")
     if system.unit == 0:
         return Solution(torch.zeros_like(b), 0, 0.0, True, Reason.CONVERGED)
-    x, iterations, reason = _iterate(method, system, rtol, max_iter)
+    x, r, iterations, reason = _iterate(method, system, rtol, max_iter, energy)
     x = (x * system.unit).to(b.dtype)
-    residual = float(system.residual(x.double() / system.unit).norm()) / system.norm_b
+    if b.dtype != torch.float64:
+        r = system.residual(x.double() / system.unit)
+    residual = float(r.norm()) / system.norm_b
     if reason is Reason.CONVERGED and not residual <= rtol:
         reason = Reason.STAGNATED  # the dtype of b cannot hold a better x
     converged = reason is Reason.CONVERGED or (least_squares and reason is Reason.LEAST_SQUARES)
     return Solution(x, iterations, residual, converged, reason)
 
 
-def _iterate(method: Method, system: System, rtol: float, max_iter: int) -> tuple[torch.Tensor, int, Reason]:
-    """Return the best ``x`` found, the steps taken and the reason to stop."""
+def _iterate(
+    method: Method, system: System, rtol: float, max_iter: int, energy: bool
+) -> tuple[torch.Tensor, torch.Tensor, int, Reason]:
+    """Return the best ``x`` found, its residual, the steps taken and the reason to stop."""
     tolerance = rtol * system.norm_b
     x, used = system.x0, 0
     r = system.residual(x)
     if not bool(torch.isfinite(r).all()):
-        return x, used, Reason.NOT_FINITE
+        return x, r, used, Reason.NOT_FINITE
     while True:
         size = float(r.norm())
         if size <= tolerance:
-            return x, used, Reason.CONVERGED
+            return x, r, used, Reason.CONVERGED
         if used >= max_iter:
-            return x, used, Reason.MAX_ITERATIONS
+            return x, r, used, Reason.MAX_ITERATIONS
         scale = float(r.abs().max())
         run = method(system, r / scale, tolerance / scale, max_iter - used)
         used += run.iterations
         x_new = x + scale * run.x
         r_new = system.residual(x_new)
         gain = float(r_new.norm()) / size
-        if gain <= 1 + 1e-12:
+        lower = system.energy(x_new, r_new) <= system.energy(x, r) if energy else False
+        if gain <= 1 + 1e-12 or (lower and run.reason is None):
             x, r = x_new, r_new
         if run.reason is Reason.LEAST_SQUARES and system.is_least_squares(x, r, run, rtol):
-            return x, used, Reason.LEAST_SQUARES
+            return x, r, used, Reason.LEAST_SQUARES
         if not gain <= 0.5 and float(r.norm()) > tolerance and used < max_iter:
-            return x, used, run.reason if run.reason in HOPELESS else Reason.STAGNATED
+            return x, r, used, run.reason if run.reason in HOPELESS else Reason.STAGNATED
 
 
 HOPELESS = (Reason.NOT_FINITE, Reason.NOT_POSITIVE_DEFINITE)

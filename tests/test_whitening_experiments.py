@@ -81,7 +81,9 @@ def test_block_diagonal_is_the_librarys():
 def test_the_logistic_loss_is_zero_at_the_minimum_and_one_at_the_start():
     problem = some_problems()["logistic"]
     assert float(problem.loss(problem.start[None])) == pytest.approx(1)
-    best = problems.minimum(problem.start, problem.gradient, lambda th: problem.metrics["fisher"](th[None])[0])
+    best = problems.minimum(
+        problem.start, problem.gradient, lambda th: problem.metrics["fisher"](th[None])[0]
+    )
     assert abs(float(problem.loss(best[None]))) < 1e-12
     assert float(problem.loss(best[None] + 0.1)) > 1e-6
 
@@ -118,7 +120,11 @@ def test_a_metric_that_is_held_is_computed_less_often():
 
 def test_closed_form_of_a_quadratic():
     A = normal(4, 4)
-    G, H, start = A @ A.mT + torch.eye(4, **F64), torch.diag(torch.tensor([1.0, 2.0, 0.5, 0.1], **F64)), normal(4, seed=3)
+    G, H, start = (
+        A @ A.mT + torch.eye(4, **F64),
+        torch.diag(torch.tensor([1.0, 2.0, 0.5, 0.1], **F64)),
+        normal(4, seed=3),
+    )
     theta, losses = start, []
     for _ in range(6):
         losses.append(float(theta @ G @ theta / 2))
@@ -184,6 +190,7 @@ def test_eq_39_shrinks_with_the_square_of_the_residual_and_eq_41_does_not():
         ("whitening_digit_pairs", {"size": 4, "steps": 100}),
         ("whitening_coordinates", {"size": 4, "steps": 50}),
         ("whitening_lbfgs", {"size": 4, "blocks": 3}),
+        ("whitening_input_distribution", {"size": 4, "steps": 50}),
         ("whitening_curve_fit", {"steps": 100}),
         ("whitening_separation", {"size": 12, "steps": 50}),
         ("whitening_wrong_metric", {"problems": 3, "dim": 4}),
@@ -196,7 +203,9 @@ def test_experiments_run_and_repeat_to_the_last_bit(name, settings):
 
 
 def test_the_seed_matters():
-    one, two = (experiments.run("whitening_boltzmann", seed=seed, n=3, steps=200)["curves"] for seed in (0, 1))
+    one, two = (
+        experiments.run("whitening_boltzmann", seed=seed, n=3, steps=200)["curves"] for seed in (0, 1)
+    )
     assert one != two
 
 

@@ -4,7 +4,6 @@ import io
 import itertools
 import re
 
-import matplotlib
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
@@ -34,6 +33,11 @@ def points(grid: dict) -> list[dict]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
+def significant(number: str) -> int:
+    """Return how many significant digits a decimal number has."""
+    return len(number.replace(".", "").lstrip("0"))
+
+
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_point_of_the_grid_is_described(name):
     _, describe, grid = GRIDS[name]
@@ -41,7 +45,8 @@ def test_every_point_of_the_grid_is_described(name):
     assert len(set(texts)) > 0.6 * len(texts)
     for text in texts:
         assert text.endswith(".") and len(text) < 900
-        assert not re.search(r"nan|inf\b|None|\d\.\d{4,}|[1-9]\d*\.\d{3}", text), text
+        assert not re.search(r"\bnan\b|\binf\b|None", text), text
+        assert max(map(significant, re.findall(r"\d+\.\d+", text)), default=0) <= 3, text
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -57,7 +62,6 @@ def test_every_point_of_the_grid_is_drawn_in_one_size_on_white(name):
             for text in (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels()):
                 assert text.get_fontsize() >= 10, "too small for a phone"
     assert len(sizes) == 1
-    assert "matplotlib.pyplot" not in str(type(figure.canvas)) and matplotlib.get_backend()
 
 
 def test_figure1_counts_the_steps_of_the_plain_loop():
@@ -101,8 +105,13 @@ def test_digits(value, text):
 
 def test_glue_leaves_the_value_where_myst_nb_looks_for_it(monkeypatch):
     shown = []
-    monkeypatch.setattr("natcompanion.figures._show.display", lambda data, **options: shown.append((data, options)))
+    monkeypatch.setattr(
+        "natcompanion.figures._show.display", lambda data, **options: shown.append((data, options))
+    )
     glue(steps=7833.4)
     ((data, options),) = shown
     assert data == {"application/papermill.record/text/plain": "7830"}
-    assert options["metadata"]["scrapbook"] == {"name": "steps", "mime_prefix": "application/papermill.record/"}
+    assert options["metadata"]["scrapbook"] == {
+        "name": "steps",
+        "mime_prefix": "application/papermill.record/",
+    }

@@ -15,8 +15,9 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 class Problem:
     """A function to minimize, written for a batch of parameter vectors.
 
-    ``loss`` maps (r, P) to (r,), ``gradient`` (r, P) to (r, P). ``metrics`` maps a name to a function from (r, P) to
-    (r, P, P), or to (P, P) if the metric is the same everywhere. The run ends when the loss is at most ``target``.
+    ``loss`` maps (r, P) to (r,), ``gradient`` (r, P) to (r, P). ``metrics`` maps a name to a function from
+    (r, P) to (r, P, P), or to (P, P) if the metric is the same everywhere. The run ends when the loss is at
+    most ``target``.
     """
 
     start: torch.Tensor
@@ -40,12 +41,17 @@ class Descent:
 
 
 def descend(
-    problem: Problem, metric: str | None = None, *, steps: int, hold: int = 1, rates: tuple[float, ...] = RATES
+    problem: Problem,
+    metric: str | None = None,
+    *,
+    steps: int,
+    hold: int = 1,
+    rates: tuple[float, ...] = RATES,
 ) -> Descent:
     r"""Run :math:`\theta \leftarrow \theta - \eta\, G^{-1} \nabla J` for every step size at once.
 
-    The first step size whose loss reaches the target is the best. One whose loss is not finite, or a million times
-    the first, has diverged and is dropped.
+    The first step size whose loss reaches the target is the best. One whose loss is not finite, or a million
+    times the first, has diverged and is dropped.
 
     Parameters
     ----------

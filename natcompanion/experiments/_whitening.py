@@ -42,9 +42,9 @@ def boltzmann(
 ) -> Problem:
     """Return a Boltzmann machine that learns another of its kind, from theta = 0.
 
-    The couplings of the true machine are N(0, coupling^2 / n), its biases N(0, field^2). The data distribution is the true
-    machine's own, so that the three rules ("ml", "cd", "mpf") have the same fixed point. The loss is the KL
-    divergence in units of its value at the start.
+    The couplings of the true machine are N(0, coupling^2 / n), its biases N(0, field^2). The data
+    distribution is the true machine's own, so that the three rules ("ml", "cd", "mpf") have the same fixed
+    point. The loss is the KL divergence in units of its value at the start.
     """
     machine = BoltzmannMachine(n, units)
     pairs = machine.parameters - n
@@ -74,8 +74,8 @@ def boltzmann(
 def logistic(Z: torch.Tensor, t: torch.Tensor, ridge: float, target: float) -> Problem:
     """Return logistic regression of labels ``t`` on inputs ``Z`` (n, P) with a ridge penalty.
 
-    The loss is the excess over the minimum, in units of the excess at theta = 0. The metric is the Fisher information
-    of the labels plus the ridge, which here is also the Hessian.
+    The loss is the excess over the minimum, in units of the excess at theta = 0. The metric is the Fisher
+    information of the labels plus the ridge, which here is also the Hessian.
     """
     identity = torch.eye(Z.shape[1], dtype=Z.dtype)
 
@@ -86,10 +86,7 @@ def logistic(Z: torch.Tensor, t: torch.Tensor, ridge: float, target: float) -> P
     def gradient(theta: torch.Tensor) -> torch.Tensor:
         return (torch.sigmoid(theta @ Z.mT) - t) @ Z / len(Z) + ridge * theta
 
-    def fisher(theta: torch.Tensor) -> torch.Tensor:
-        r = theta @ Z.mT
-        weight = torch.sigmoid(r) * torch.sigmoid(-r) / len(Z)
-        return (Z.mT * weight[..., None, :]) @ Z + ridge * identity
+    fisher = logistic_fisher(Z, ridge)
 
     def data_fisher(theta: torch.Tensor) -> torch.Tensor:
         weight = (torch.sigmoid(theta @ Z.mT) - t).square() / len(Z)
@@ -109,6 +106,17 @@ def logistic(Z: torch.Tensor, t: torch.Tensor, ridge: float, target: float) -> P
             "diagonal": lambda theta: fisher(theta).diagonal(dim1=-2, dim2=-1).diag_embed(),
         },
     )
+
+
+def logistic_fisher(Z: torch.Tensor, ridge: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function from theta (..., P) to the Fisher information of the label, averaged over ``Z``, plus the ridge."""
+
+    def fisher(theta: torch.Tensor) -> torch.Tensor:
+        r = theta @ Z.mT
+        weight = torch.sigmoid(r) * torch.sigmoid(-r) / len(Z)
+        return (Z.mT * weight[..., None, :]) @ Z + ridge * torch.eye(Z.shape[1], dtype=Z.dtype)
+
+    return fisher
 
 
 def minimum(start: torch.Tensor, gradient: Callable, hessian: Callable, steps: int = 200) -> torch.Tensor:
@@ -131,7 +139,9 @@ def digit_pair(pair: tuple[int, int], size: int) -> tuple[torch.Tensor, torch.Te
 
 
 def _least_squares(residual: Callable, guess: torch.Tensor) -> torch.Tensor:
-    fit = least_squares(lambda theta: residual(torch.from_numpy(theta)).numpy(), guess.numpy(), xtol=1e-15, ftol=1e-15)
+    fit = least_squares(
+        lambda theta: residual(torch.from_numpy(theta)).numpy(), guess.numpy(), xtol=1e-15, ftol=1e-15
+    )
     return torch.from_numpy(fit.x)
 
 
@@ -143,8 +153,8 @@ def with_bias(x: torch.Tensor) -> torch.Tensor:
 def photographs(size: int) -> torch.Tensor:
     """Return three grey photographs (3, size, size) in [0, 1]: a temple, a flower, a portrait.
 
-    The first two come with scikit-learn (by danielbuechele and vultilion, CC BY 2.0), the third, of Grace Hopper, with
-    matplotlib (public domain). Each is the centre square, area-averaged.
+    The first two come with scikit-learn (by danielbuechele and vultilion, CC BY 2.0), the third, of Grace
+    Hopper, with matplotlib (public domain). Each is the centre square, area-averaged.
     """
     from matplotlib.cbook import get_sample_data
     from PIL import Image
@@ -171,7 +181,9 @@ def differences(images: torch.Tensor) -> torch.Tensor:
 
 def mixing(k: int, condition: float, generator: torch.Generator) -> torch.Tensor:
     """Return a random k x k matrix of determinant +-1 and this condition number (spectral norm)."""
-    left, right = (torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64))[0] for _ in range(2))
+    left, right = (
+        torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64))[0] for _ in range(2)
+    )
     scales = condition ** torch.linspace(0.5, -0.5, k, dtype=torch.float64)
     return (left * scales) @ right
 
@@ -181,7 +193,8 @@ def separation(mixed: torch.Tensor, target: float, floor: float = 0.0) -> Proble
 
     .. math:: J(W) = -\log|\det W| + \frac1m \sum_n \sum_i \log\cosh(w_i \cdot x_n) - \mathrm{floor}
 
-    Its metric "relative" is that of whitening Section 2.9: the natural gradient is :math:`\nabla J\, W^\top W`.
+    Its metric "relative" is that of whitening Section 2.9: the natural gradient is :math:`\nabla J\, W^\top
+    W`.
     """
     k = len(mixed)
 
@@ -217,10 +230,10 @@ def amari_error(P: torch.Tensor) -> float:
 def curve_fit(noise: float, n: int, generator: torch.Generator, target: float) -> Problem:
     r"""Return a least-squares fit of two tanh units, :math:`f(x) = \sum_k a_k \tanh(b_k x)`, from a point nearby.
 
-    The loss is the mean of :math:`(y - f(x))^2` (whitening Eq. 38), as the excess over the best fit found from the truth
-    and from the start, in units of the excess at the start; "eq39" and
-    "eq41" are the two metrics of Section 2.8, where Eq. 41 takes the square for :math:`-\log q` and so has
-    noise variance 1/2 and the factor 2.
+    The loss is the mean of :math:`(y - f(x))^2` (whitening Eq. 38), as the excess over the best fit found
+    from the truth and from the start, in units of the excess at the start; "eq39" and "eq41" are the two
+    metrics of Section 2.8, where Eq. 41 takes the square for :math:`-\log q` and so has noise variance 1/2
+    and the factor 2.
     """
     draw = torch.randn(4, generator=generator, dtype=torch.float64)
     truth = torch.tensor([1.0, -0.7, 0.6, 2.0], dtype=torch.float64) + 0.1 * draw
@@ -230,7 +243,9 @@ def curve_fit(noise: float, n: int, generator: torch.Generator, target: float) -
     def model(theta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         a, b = theta[..., :2, None], theta[..., 2:, None]
         unit = torch.tanh(b * x)
-        return (a * unit).sum(-2), torch.cat([unit, a * (1 - unit.square()) * x], -2)  # f (r, n), df (r, 4, n)
+        return (a * unit).sum(-2), torch.cat(
+            [unit, a * (1 - unit.square()) * x], -2
+        )  # f (r, n), df (r, 4, n)
 
     y = model(truth)[0] + noise * torch.randn(n, generator=generator, dtype=torch.float64)
 
@@ -257,5 +272,9 @@ def curve_fit(noise: float, n: int, generator: torch.Generator, target: float) -
     best = min(fits, key=lambda theta: float(loss(theta)))
     floor, first = loss(best), loss(start)
     return Problem(
-        start, lambda theta: (loss(theta) - floor) / (first - floor), gradient, target, {"eq39": eq39, "eq41": eq41}
+        start,
+        lambda theta: (loss(theta) - floor) / (first - floor),
+        gradient,
+        target,
+        {"eq39": eq39, "eq41": eq41},
     )

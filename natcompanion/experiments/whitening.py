@@ -36,11 +36,13 @@ def overtakes(slow: torch.Tensor, fast: torch.Tensor) -> int:
     return int(behind[-1]) + 2 if len(behind) else 1
 
 
-def quadratic_spectrum(G: torch.Tensor, H: torch.Tensor, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quadratic_spectrum(
+    G: torch.Tensor, H: torch.Tensor, start: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Return eigenvalues and weights such that descent on ½ theta·G theta with steps H G theta is known in closed form.
 
-    After t steps of size eta the loss is the sum of weight_i (1 - eta lambda_i)^(2t), where lambda are the eigenvalues
-    of H G, in ascending order.
+    After t steps of size eta the loss is the sum of weight_i (1 - eta lambda_i)^(2t), where lambda are the
+    eigenvalues of H G, in ascending order.
     """
     root = torch.linalg.cholesky((H + H.mT) / 2)
     lam, vectors = torch.linalg.eigh(root.mT @ G @ root)
@@ -48,7 +50,9 @@ def quadratic_spectrum(G: torch.Tensor, H: torch.Tensor, start: torch.Tensor) ->
     return lam, 0.5 * lam * coordinates.square()
 
 
-def quadratic_curve(G: torch.Tensor, H: torch.Tensor, start: torch.Tensor, rate: float, steps: int) -> torch.Tensor:
+def quadratic_curve(
+    G: torch.Tensor, H: torch.Tensor, start: torch.Tensor, rate: float, steps: int
+) -> torch.Tensor:
     """Return the loss after 0, 1, ..., ``steps`` steps of theta <- theta - rate H G theta."""
     lam, weight = quadratic_spectrum(G, H, start)
     t = torch.arange(steps + 1, dtype=G.dtype)[:, None]
@@ -63,8 +67,8 @@ def compare(problem: Problem, metrics: tuple[str | None, ...], steps: int) -> di
 def summary(runs: dict[str, Descent], limit: int) -> dict:
     """Return the steps and best step size by name, and how many times fewer steps than "plain" each needs.
 
-    A run that did not reach the target counts with ``limit`` steps, so that its speed-up is an upper bound, and a lower
-    bound if it is the plain gradient that did not.
+    A run that did not reach the target counts with ``limit`` steps, so that its speed-up is an upper bound,
+    and a lower bound if it is the plain gradient that did not.
     """
     capped = {name: run.steps if run.steps is not None else limit for name, run in runs.items()}
     return {
@@ -101,7 +105,9 @@ def figure1(settings: Figure1) -> dict:
     angle = 2 * torch.pi * torch.rand(settings.starts, generator=settings.generator(), dtype=torch.float64)
     starts = [(1.0, -1.0), *torch.stack([angle.cos(), angle.sin()], 1).tolist()]
     names = (None, "fisher", "data_fisher", "diagonal")
-    best = [summary(compare(problems.gaussian(tuple(s)), names, settings.search), settings.search) for s in starts]
+    best = [
+        summary(compare(problems.gaussian(tuple(s)), names, settings.search), settings.search) for s in starts
+    ]
     return {"equal_rates": rows, "best_rates": best[0]["steps"],
             **{key: [one[key] for one in best] for key in best[0] if key.startswith("speedup")}}  # fmt: skip
 
@@ -123,7 +129,10 @@ def regularization(settings: Regularization) -> dict:
     G, start = problems.example().fisher(), _float64(1, -1)
     table = []
     for eps in settings.eps:
-        inverses = {"eq35": stochastic_robust_inverse(G, eps), "damping": damped_solve(G, torch.eye(2).double(), eps)}
+        inverses = {
+            "eq35": stochastic_robust_inverse(G, eps),
+            "damping": damped_solve(G, torch.eye(2).double(), eps),
+        }
         curves = {name: quadratic_curve(G, H, start, 1.0, 60_000) for name, H in inverses.items()}
         table.append({"eps": eps, **{name: first_below(curve, 1e-4) for name, curve in curves.items()}})
     lam = settings.condition ** -torch.linspace(0, 1, settings.dim, dtype=torch.float64)
@@ -137,7 +146,11 @@ def regularization(settings: Regularization) -> dict:
     plain = _noisy_descent(lam, theta, torch.ones_like(lam).diag_embed().expand_as(noisy))
     final = {name: min(_noisy_descent(lam, theta, (vectors * gain[:, None]) @ vectors.mT) for gain in options)
              for name, options in gains.items()}  # fmt: skip
-    at_001 = {"inverse": gains["inverse"][0], "eq35": values / (values.square() + 0.01), "damping": 1 / (values + 0.01)}
+    at_001 = {
+        "inverse": gains["inverse"][0],
+        "eq35": values / (values.square() + 0.01),
+        "damping": 1 / (values + 0.01),
+    }
     return {"steps": table, "loss_plain": plain, **{f"loss_{name}": value for name, value in final.items()},
             **{f"largest_gain_{name}": float(gain.max()) for name, gain in at_001.items()}}  # fmt: skip
 
@@ -173,14 +186,20 @@ def invariance(settings: Invariance) -> dict:
     moved = {name: _path_difference(problem, maps, natural, 0.5, 10)
              for name, natural in (("natural", True), ("plain", False))}  # fmt: skip
     curved = [_curved_difference(problem, rate, round(1 / rate)) for rate in settings.rates]
-    return {**{f"linear_{name}": value for name, value in moved.items()}, "curved": curved, "condition": float(torch.linalg.cond(maps).max())}
+    return {
+        **{f"linear_{name}": value for name, value in moved.items()},
+        "curved": curved,
+        "condition": float(torch.linalg.cond(maps).max()),
+    }
 
 
 def _path_difference(problem: Problem, maps: torch.Tensor, natural: bool, rate: float, steps: int) -> float:
     """Return the largest distance, relative to the path's end, between descent in theta and in psi, theta = A psi."""
     theta, psi, largest = problem.start[None], problem.start.expand(len(maps), -1), 0.0
     for _ in range(steps):
-        theta = theta - rate * _direction(problem, theta, torch.eye(len(problem.start)).double()[None], natural)
+        theta = theta - rate * _direction(
+            problem, theta, torch.eye(len(problem.start)).double()[None], natural
+        )
         mapped = (maps @ psi[..., None])[..., 0]
         psi = psi - rate * _direction(problem, mapped, maps, natural)
         largest = max(largest, float(((maps @ psi[..., None])[..., 0] - theta).norm(dim=-1).max()))
@@ -278,7 +297,10 @@ def digit_pairs(settings: DigitPairs) -> dict:
     pair = problems.DIGIT_PAIRS[settings.seed]
     x, t = problems.digit_pair(pair, settings.size)
     problem = problems.logistic(problems.with_bias(x), t, settings.ridge, settings.target)
-    return {"pair": list(pair), **summary(compare(problem, (None, *problem.metrics), settings.steps), settings.steps)}
+    return {
+        "pair": list(pair),
+        **summary(compare(problem, (None, *problem.metrics), settings.steps), settings.steps),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +316,9 @@ class Coordinates(Settings):
 @experiment("whitening_coordinates", quick=Coordinates())
 def coordinates(settings: Coordinates) -> dict:
     """Logistic regression on 3 against 5: raw, rescaled, standardized and whitened pixels, and the natural gradient."""
-    images, labels = problems.mnist(size=settings.size, classes=(3, 5), seed=settings.seed, dtype=torch.float64)
+    images, labels = problems.mnist(
+        size=settings.size, classes=(3, 5), seed=settings.seed, dtype=torch.float64
+    )
     x, t = images.flatten(1), (labels == 5).double()
     x = x[:, x.std(0) > 0]
     problem = problems.logistic(problems.with_bias(x), t, settings.ridge, settings.target)
@@ -350,7 +374,9 @@ def lbfgs(settings: LBFGS) -> dict:
     problem = problems.logistic(problems.with_bias(x), t, settings.ridge, settings.target)
     ways = {"theta": {}, "phi": {"period": None}, "renewed": {"period": 1}, "blind": {"blind": True}}
     runs = {name: _lbfgs_run(problem, settings, **options) for name, options in ways.items()}
-    runs |= {f"{name}_scipy": _scipy_run(problem, settings, blind=name == "blind") for name in ("theta", "blind")}
+    runs |= {
+        f"{name}_scipy": _scipy_run(problem, settings, blind=name == "blind") for name in ("theta", "blind")
+    }
     limit = 2 * settings.block * settings.blocks
     capped = {name: run[0] or limit for name, run in runs.items()}
     return {"pair": list(pair), "evaluations": {name: run[0] for name, run in runs.items()},
@@ -367,15 +393,24 @@ def _scipy_run(problem: Problem, settings: LBFGS, blind: bool) -> tuple[int | No
         theta = torch.from_numpy(point)[None]
         excess.append(float(problem.loss(theta)[0]))
         g = problem.gradient(theta)[0]
-        return excess[-1], (torch.linalg.solve(problem.metrics["fisher"](theta)[0], g) if blind else g).numpy()
+        return excess[-1], (
+            torch.linalg.solve(problem.metrics["fisher"](theta)[0], g) if blind else g
+        ).numpy()
 
-    options = {"maxfun": 2 * settings.block * settings.blocks, "maxiter": 10_000, "ftol": 1e-15, "gtol": 1e-12}
+    options = {
+        "maxfun": 2 * settings.block * settings.blocks,
+        "maxiter": 10_000,
+        "ftol": 1e-15,
+        "gtol": 1e-12,
+    }
     end = minimize(function, problem.start.numpy(), jac=True, method="L-BFGS-B", options=options)
     reached = first_below(torch.tensor(excess), problem.target)
     return (None if reached is None else reached + 1), float(problem.loss(torch.from_numpy(end.x)[None])[0])
 
 
-def _lbfgs_run(problem: Problem, settings: LBFGS, blind: bool = False, **space: int | None) -> tuple[int | None, float]:
+def _lbfgs_run(
+    problem: Problem, settings: LBFGS, blind: bool = False, **space: int | None
+) -> tuple[int | None, float]:
     """Return the number of evaluations to the target (None if never) and the excess loss at the end."""
     theta = problem.start.clone().requires_grad_()
     evaluations, reached = 0, None
@@ -427,6 +462,34 @@ def curve_fit(settings: CurveFit) -> dict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputDistribution(Settings):
+    """A pair of digits: image size, ridge, target, most steps, and samples drawn for each artificial distribution."""
+
+    size: int = 7
+    ridge: float = 1e-5
+    target: float = 1e-2
+    steps: int = 5000
+    samples: int = 1000
+
+
+@experiment("whitening_input_distribution", quick=InputDistribution())
+def input_distribution(settings: InputDistribution) -> dict:
+    """Eq. 41 with inputs from the data, from a Gaussian of the same covariance, and from an isotropic one."""
+    pair = problems.DIGIT_PAIRS[settings.seed]
+    x, t = problems.digit_pair(pair, settings.size)
+    problem = problems.logistic(problems.with_bias(x), t, settings.ridge, settings.target)
+    noise = _normal(settings, settings.samples, x.shape[1])
+    cov = torch.cov(x.mT, correction=0)
+    spread = {"gaussian": torch.linalg.cholesky(cov + 1e-9 * torch.eye(len(cov)).double()).mT,
+              "isotropic": cov.diagonal().mean().sqrt() * torch.eye(len(cov)).double()}  # fmt: skip
+    for name, root in spread.items():
+        z = problems.with_bias(x.mean(0) + noise @ root)
+        problem.metrics[name] = problems.logistic_fisher(z, settings.ridge)
+    runs = compare(problem, (None, "fisher", *spread), settings.steps)
+    return {"pair": list(pair), **summary(runs, settings.steps)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Separation(Settings):
     """Three photographs, mixed: condition number of the mixture, image size, excess loss to reach, most steps."""
 
@@ -441,7 +504,9 @@ def separation(settings: Separation) -> dict:
     """Blind separation of three mixed photographs by the plain gradient and by Eq. 43."""
     sources = problems.differences(problems.photographs(settings.size))
     sources = sources / sources.std(1, keepdim=True)
-    floor = float(descend(problems.separation(sources, -torch.inf), "relative", steps=300, rates=(0.2,)).curve[-1])
+    floor = float(
+        descend(problems.separation(sources, -torch.inf), "relative", steps=300, rates=(0.2,)).curve[-1]
+    )
     A = problems.mixing(3, settings.condition, settings.generator())
     problem = problems.separation(A @ sources, settings.target, floor)
     runs = compare(problem, (None, "relative"), settings.steps)
@@ -488,7 +553,9 @@ def wrong_metric(settings: WrongMetric) -> dict:
             steps.setdefault(name, []).append(_quadratic_steps(G, H, start, settings.target))
             g = G @ start
             downhill.append(float(g @ H @ g) > 0)
-    speedups = {f"speedup_{name}": [a / b for a, b in zip(steps["none"], steps[name], strict=True)] for name in steps}
+    speedups = {
+        f"speedup_{name}": [a / b for a, b in zip(steps["none"], steps[name], strict=True)] for name in steps
+    }
     return {"steps_none": steps["none"], **speedups, "downhill": downhill}
 
 
@@ -505,7 +572,8 @@ def _guesses(G: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Ten
     """Return inverse metrics by name, from exact through noisy to unrelated.
 
     noise_s: the root of G times I + s E, with E standard normal, is the root of the guess, so that every
-    eigenvalue has the relative error s. shift_s: s times the mean eigenvalue times a random Wishart matrix is added.
+    eigenvalue has the relative error s. shift_s: s times the mean eigenvalue times a random Wishart matrix is
+    added.
     """
     dim, root = len(G), torch.linalg.cholesky(G)
     eye = torch.eye(dim, dtype=G.dtype)
@@ -537,7 +605,8 @@ def _guesses(G: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Ten
 def _quadratic_steps(G: torch.Tensor, H: torch.Tensor, start: torch.Tensor, target: float) -> float:
     """Return the steps of theta <- theta - eta H G theta until the loss has fallen by ``target``, at the best eta.
 
-    The loss falls with every step, so the number of steps is found by bisection. The step sizes are 2 / lambda_max times 0.05, 0.1, ..., 0.95.
+    The loss falls with every step, so the number of steps is found by bisection. The step sizes are 2 /
+    lambda_max times 0.05, 0.1, ..., 0.95.
     """
     lam, weight = quadratic_spectrum(G, H, start)
     shrink = (1 - torch.arange(1, 20)[:, None] / 20 * 2 * lam / lam[-1]).abs()

@@ -41,7 +41,9 @@ class Picture:
         figure.set_dpi(144)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
-        image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()).quantize(128, dither=Image.Dither.NONE)
+        image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()).quantize(
+            128, dither=Image.Dither.NONE
+        )
         buffer = io.BytesIO()
         image.save(buffer, "PNG", optimize=True)
         self.png = buffer.getvalue()
@@ -67,13 +69,18 @@ class Table:
         self.columns, self.caption = list(columns), caption
         self.rows = [[digits(cell) for cell in row] for row in rows]
         if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"rows: expected {len(self.columns)} cells each, got {[len(row) for row in self.rows]}")
+            raise ValueError(
+                f"rows: expected {len(self.columns)} cells each, got {[len(row) for row in self.rows]}"
+            )
 
     def __str__(self) -> str:
         """Return the table as text in aligned columns."""
         lines = [self.columns, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
         return "\n".join([*([self.caption] if self.caption else []), *text])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -84,7 +91,9 @@ class Table:
             for row in self.rows
         )  # fmt: skip
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
-        table = f'<table class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        table = (
+            f'<table class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        )
         return {"text/plain": str(self), "text/html": f'<div style="overflow-x:auto">{table}</div>'}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -38,6 +39,6 @@ def label(panel: Axes, title: str = "", x: str = "", y: str = "", legend: str | 
 def pictures(panels: Iterable[Axes], images: Iterable, titles: Iterable[str], **options: object) -> None:
     """Show grey images without axes, one to a panel."""
     for panel, image, title in zip(panels, images, titles, strict=True):
-        panel.imshow(image, cmap="gray", interpolation="nearest", **options)
+        panel.imshow(np.asarray(image), cmap="gray", interpolation="nearest", **options)
         panel.set_title(title, fontsize=FONT["legend"])
         panel.set_axis_off()

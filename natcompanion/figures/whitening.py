@@ -51,16 +51,20 @@ UNITS = {"01": "units 0 and 1", "pm1": "units -1 and +1"}
 # ------------------------------------------------------------------------------------------------------------ Figure 1
 
 
-def gaussian_paths(lr: float, eps: float, start: torch.Tensor, steps: torch.Tensor) -> dict[str, torch.Tensor]:
+def gaussian_paths(
+    lr: float, eps: float, start: torch.Tensor, steps: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Return theta after each of the steps, (len(steps), 2), along three rules, in the eigenvectors of G.
 
-    All three multiply the part of theta along an eigenvector of eigenvalue lambda by 1 - lr gain lambda, where the gain
-    is 1, 1/lambda and lambda / (lambda^2 + eps).
+    All three multiply the part of theta along an eigenvector of eigenvalue lambda by 1 - lr gain lambda,
+    where the gain is 1, 1/lambda and lambda / (lambda^2 + eps).
     """
     lam, vectors = torch.linalg.eigh(problems.example().fisher())
     gains = {"steepest": torch.ones_like(lam), "natural": 1 / lam, "eq35": lam / (lam.square() + eps)}
     along = vectors.mT @ start
-    shrink = {name: ((1 - lr * gain * lam) ** steps[:, None]).clamp(-1e50, 1e50) for name, gain in gains.items()}
+    shrink = {
+        name: ((1 - lr * gain * lam) ** steps[:, None]).clamp(-1e50, 1e50) for name, gain in gains.items()
+    }
     return {name: (factor * along) @ vectors.mT for name, factor in shrink.items()}
 
 
@@ -139,7 +143,6 @@ def _on_circle(angle: float) -> str:
 def draw_fields() -> Figure:
     """Steepest-descent directions in theta and in phi (Figure 1c and 1d)."""
     G = problems.example().fisher()
-    lam, vectors = torch.linalg.eigh(G)
     drawing, panels = figure(7.4, 2)
     axis = torch.linspace(-1, 1, 11, dtype=torch.float64)
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1)
@@ -190,7 +193,10 @@ def draw_kinds(kind: str, correlation: float) -> Figure:
     drawing, panels = figure(3.2, 1, 2)
     for panel, data, title, reach in ((panels[0], x, "before", 9), (panels[1], y, f"after, {kind}", 4)):
         panel.plot(*data.T, ".", color=SKY, markersize=4)
-        for i, color in ((data[:, 0].argmax() if data is x else x[:, 0].argmax(), VERMILLION), (x[:, 1].argmax(), BLUE)):
+        for i, color in (
+            (data[:, 0].argmax() if data is x else x[:, 0].argmax(), VERMILLION),
+            (x[:, 1].argmax(), BLUE),
+        ):
             panel.plot(*data[int(i)], "o", color=color, markersize=9)
         panel.set(aspect="equal", xlim=(-reach, reach), ylim=(-reach, reach))
         label(panel, title, "first", "second" if data is x else "")
@@ -225,9 +231,17 @@ def draw_gain(eps: float) -> Figure:
         panel.loglog(lam, gain, line, color=color, linewidth=2.2, label=text)
     for value in torch.linalg.eigvalsh(problems.example().fisher()).tolist():
         panel.axvline(value, color="0.6", linewidth=1)
-    panel.axvline(math.sqrt(eps), color=VERMILLION, linestyle=":", linewidth=2, label=r"$\lambda=\sqrt{\epsilon}$")
+    panel.axvline(
+        math.sqrt(eps), color=VERMILLION, linestyle=":", linewidth=2, label=r"$\lambda=\sqrt{\epsilon}$"
+    )
     panel.set(ylim=(1e-4, 1e5), xlim=(1e-4, 20))
-    label(panel, "Gain of the regularized inverse", r"eigenvalue $\lambda$ of the metric", "", legend="upper right")
+    label(
+        panel,
+        "Gain of the regularized inverse",
+        r"eigenvalue $\lambda$ of the metric",
+        "",
+        legend="upper right",
+    )
     return drawing
 
 
@@ -259,7 +273,9 @@ def draw_boltzmann(units: str, rule: str) -> Figure:
     for name, curves in _log_curves(units, rule).items():
         text, color = METRICS[name]
         mean, half = curves.mean(0), 2.09 * curves.std(0, ddof=1) / math.sqrt(len(curves))
-        panel.fill_between(times, 10 ** (mean - half), 10 ** (mean + half), color=color, alpha=0.15, linewidth=0)
+        panel.fill_between(
+            times, 10 ** (mean - half), 10 ** (mean + half), color=color, alpha=0.15, linewidth=0
+        )
         panel.loglog(times, 10**mean, color=color, linewidth=2, label=text)
     panel.set(ylim=(8e-4, 20), xlim=(1, 1001))
     label(panel, f"{UNITS[units]}, {RULES[rule]}", "1 + number of steps", "KL (first = 1)")
@@ -338,42 +354,61 @@ def describe_digits(kind: str, eps: float) -> str:
     )
 
 
-def draw_coordinates() -> Figure:
-    """Learning curves of logistic regression, 3 against 5, in several coordinates."""
-    drawing, (panel,) = figure(4.6)
+COORDINATES = {
+    "rescaled": "pixels rescaled\nat random",
+    "plain": "raw pixels",
+    "whitened": "whitened",
+    "standardized": "standardized",
+    "fisher": "natural gradient",
+}
+
+
+def _coordinate_steps() -> tuple[dict[str, list[int]], int]:
+    """Return the steps of every sample by coordinates, those that did not arrive at the limit, and the limit."""
     results = experiments.load("whitening_coordinates")
-    for name, text, color in (
-        ("rescaled", "pixels rescaled at random", PURPLE), ("plain", "raw pixels", VERMILLION),
-        ("standardized", "standardized", ORANGE), ("whitened", "whitened", GREEN), ("fisher", "natural gradient", BLUE),
-    ):  # fmt: skip
-        curves = np.log10(np.maximum([record["curves"][name] for record in results], 1e-2))
-        mean, half = curves.mean(0), 2.26 * curves.std(0, ddof=1) / math.sqrt(len(curves))
-        times = np.array(TIMES) + 1
-        panel.fill_between(times, 10 ** (mean - half), 10 ** (mean + half), color=color, alpha=0.2, linewidth=0)
-        panel.loglog(times, 10**mean, color=color, linewidth=2, label=text)
-    panel.set(ylim=(8e-3, 1.2), xlim=(1, 1001))
-    label(panel, "3 against 5: excess loss (first = 1)", "1 + number of steps", "", legend="lower left")
+    limit = results.records[0].settings["steps"]
+    return {name: [record["steps"][name] or limit for record in results] for name in COORDINATES}, limit
+
+
+def draw_coordinates() -> Figure:
+    """Steps of logistic regression, 3 against 5, in several coordinates: one dot for each sample of digits."""
+    drawing, (panel,) = figure(3.4)
+    steps, limit = _coordinate_steps()
+    for row, (name, values) in enumerate(steps.items()):
+        color = BLUE if name == "fisher" else VERMILLION
+        spread = np.linspace(-0.22, 0.22, len(values))
+        panel.semilogx(sorted(values), row + spread, "o", color=color, markersize=6, alpha=0.8)
+        panel.plot([np.median(values)] * 2, [row - 0.38, row + 0.38], color=BLACK, linewidth=2)
+    panel.axvline(limit, color="0.6", linestyle=":")
+    panel.set_yticks(range(len(steps)), list(COORDINATES.values()), fontsize=FONT["tick"])
+    panel.set_xlim(1, 2 * limit)
+    panel.invert_yaxis()
+    label(panel, "3 against 5", "steps to 1 % of the first excess loss")
     return drawing
 
 
 def describe_coordinates() -> str:
     """Median steps to one per cent."""
-    results = experiments.load("whitening_coordinates")
-    limit = results.records[0].settings["steps"]
+    steps, limit = _coordinate_steps()
     parts = []
-    for name in ("rescaled", "plain", "standardized", "whitened", "fisher"):
-        steps = [record["steps"][name] or limit for record in results]
-        text = {"plain": "raw pixels", "fisher": "natural gradient"}.get(name, name)
-        middle = float(np.median(steps))
-        parts.append(f"{text} {'more than ' if middle >= limit else ''}{digits(int(middle))}")
-    return f"Steps to 1 % of the first excess loss, median of {len(results)} samples of digits: {', '.join(parts)}."
+    for name, values in steps.items():
+        middle = float(np.median(values))
+        parts.append(
+            f"{COORDINATES[name].replace(chr(10), ' ')} {'more than ' if middle >= limit else ''}{digits(int(middle))}"
+        )
+    return (
+        f"Steps to 1 % of the first excess loss, one dot for each of {len(steps['plain'])} samples of digits; "
+        f"medians: {', '.join(parts)}. Dots on the dotted line did not arrive."
+    )
 
 
 # -------------------------------------------------------------------------------------------------- Sections 2.7 - 2.10
 
 
 @cache
-def _separated(condition: float, rule: str, steps: int = 100) -> tuple[torch.Tensor, torch.Tensor, float, float]:
+def _separated(
+    condition: float, rule: str, steps: int = 100
+) -> tuple[torch.Tensor, torch.Tensor, float, float]:
     """Return three mixed and three recovered photographs, the Amari error, and the step size (best of the grid)."""
     from natcompanion.experiments._descent import RATES
 
@@ -459,7 +494,10 @@ def draw_guesses() -> Figure:
 def describe_guesses() -> str:
     """Median speed-up and share of problems made worse."""
     values = _guess_speedups()
-    parts = [f"{GUESSES[name]} {digits(float(np.median(v)))} ({100 * (v < 1).mean():.0f} % worse)" for name, v in values.items()]
+    parts = [
+        f"{GUESSES[name]} {digits(float(np.median(v)))} ({100 * (v < 1).mean():.0f} % worse)"
+        for name, v in values.items()
+    ]
     return (
         f"{len(values['exact'])} random quadratics of 8 dimensions and condition number 1000. Median speed-up, and share of "
         f"problems that became slower: {'; '.join(parts)}. Boxes hold the middle half, whiskers 90 %."

@@ -29,7 +29,12 @@ def natural(settings):
 
     def make(model):
         optimizer = NaturalGradient(
-            model, LIKELIHOOD, settings.rate, damping=settings.damping, max_iter=settings.max_iter
+            model,
+            LIKELIHOOD,
+            settings.rate,
+            damping=settings.damping,
+            max_iter=settings.max_iter,
+            rtol=settings.rtol,
         )
         return optimizer.step
 

@@ -68,14 +68,15 @@ def convolutional(size: int, maps: tuple[int, int], hidden: int, generator: torc
 
 
 def initialized(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Draw the weights from N(0, 1 / fan-in) and set the biases to 0."""
+    """Draw the weights from N(0, 1 / fan-in), set the biases to 0, and return the model in float32."""
     with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, (nn.Linear, nn.Conv2d)):
                 scale = layer.weight[0].numel() ** -0.5
-                layer.weight.copy_(scale * torch.randn(layer.weight.shape, generator=generator))
+                noise = torch.randn(layer.weight.shape, generator=generator, dtype=torch.float32)
+                layer.weight.copy_(scale * noise)
                 layer.bias.zero_()
-    return model
+    return model.float()
 
 
 @torch.no_grad()

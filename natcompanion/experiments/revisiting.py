@@ -294,6 +294,7 @@ class Order(Settings):
     rate: float = 1.0
     damping: float = 1.0
     max_iter: int = 10
+    rtol: float = 0.01
     sgd_rates: tuple[float, ...] = tuple(k / 10 for k in range(2, 21))
     held_out: int = 1000
 

@@ -79,3 +79,25 @@ def test_where_all_gradients_agree_the_damping_alone_is_left(likelihood):
     TONGA(model, likelihood, 0.1, damping=0.5, **EXACT).step(x, t)
     torch.testing.assert_close(vector(model) - before, -0.2 * g, rtol=1e-9, atol=1e-12)
     assert isinstance(TONGA(model, likelihood, 0.1), NaturalGradient)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_path_does_not_depend_on_a_linear_change_of_parameters(centred):
+    """Section 4.1 denies this property to the covariance. Undamped, it transforms as the Fisher matrix does."""
+    likelihood = Categorical()
+    x, t = batch(likelihood, n=60)
+    A = torch.tensor([[2.0, 0.3, 0.0], [0.0, 0.5, 0.1], [0.4, 0.0, 1.5]], dtype=torch.float64)
+
+    def outputs(change, damping):
+        model = torch.nn.Linear(3, 3).double()
+        with torch.no_grad():
+            model.weight.copy_(torch.linalg.inv(change))
+            model.bias.zero_()
+        optimizer = TONGA(model, likelihood, 0.2, damping=damping, centred=centred, **EXACT)
+        for _ in range(4):
+            optimizer.step(x @ change.T, t)
+        return model(x @ change.T).detach()
+
+    for damping, invariant in ((1e-10, True), (1.0, False)):
+        gap = float((outputs(A, damping) - outputs(torch.eye(3, dtype=torch.float64), damping)).abs().max())
+        assert (gap < 1e-5) is invariant

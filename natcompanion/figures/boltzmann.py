@@ -27,7 +27,10 @@ from natcompanion.figures._style import (
 
 SCHEMES = {"as printed": "printed", "true gradient": "exact"}
 GRID = {"v": list(THRESHOLDS), "p": list(FRACTIONS), "scheme": list(SCHEMES)}
-FORMS = {"form": ["Fisher matrix", "inverse", "Cholesky factor", "whitening matrix"], "scale": [0.0, 0.5, 1.0, 2.0]}
+FORMS = {
+    "form": ["Fisher matrix", "inverse", "Cholesky factor", "whitening matrix"],
+    "scale": [0.0, 0.5, 1.0, 2.0],
+}
 
 METHODS = {
     "sgd": ("SGD", VERMILLION), "centred": ("centred", GREEN), "diagonal": ("diagonal Fisher", PURPLE),
@@ -48,7 +51,9 @@ TERMS = {
 @cache
 def thresholds(rule: str = "printed", states: bool = False, additive: bool = False) -> Results:
     """Return the stored grids of one reading of the scheme, on binary digits."""
-    return experiments.load("boltzmann_thresholds", "paper").select(rule=rule, states=states, additive=additive, grey=False)
+    return experiments.load("boltzmann_thresholds", "paper").select(
+        rule=rule, states=states, additive=additive, grey=False
+    )
 
 
 def seed_zero(rule: str) -> Result:
@@ -68,20 +73,39 @@ def draw_thresholds(v: float, p: float, scheme: str) -> Figure:
         panel.spines[["top", "right"]].set_visible(False)
     epochs = record["epochs"]
     top.semilogy(epochs, record["gamma"][cell], color=BLUE, linewidth=2, label="γ")
-    top.semilogy(epochs, np.maximum(record["norm"][cell], 1e-5), color=ORANGE, linewidth=2, label="‖cov(v, h)‖²")
-    top.semilogy(epochs, np.maximum(plain["norm"][cell], 1e-5), ":", color=ORANGE, linewidth=2, label="the same, plain SGD")
+    top.semilogy(
+        epochs, np.maximum(record["norm"][cell], 1e-5), color=ORANGE, linewidth=2, label="‖cov(v, h)‖²"
+    )
+    top.semilogy(
+        epochs,
+        np.maximum(plain["norm"][cell], 1e-5),
+        ":",
+        color=ORANGE,
+        linewidth=2,
+        label="the same, plain SGD",
+    )
     top.set(ylim=(5e-6, 20), xlim=(0, 100))
     label(top, "Weight of the penalty, and the covariance")
     top.legend(fontsize=10, frameon=False, loc="upper right", ncols=3, columnspacing=1, handlelength=1.5)
     for key, color, text in (("train_error", BLACK, "train"), ("test_error", VERMILLION, "test")):
         middle.plot(epochs, np.array(record[key][cell]) * 100, color=color, linewidth=2, label=text)
-        middle.plot(epochs, np.array(plain[key][cell]) * 100, ":", color=color, linewidth=1.5, label=f"{text}, plain SGD")
+        middle.plot(
+            epochs,
+            np.array(plain[key][cell]) * 100,
+            ":",
+            color=color,
+            linewidth=1.5,
+            label=f"{text}, plain SGD",
+        )
     middle.set(ylim=(0, 100), xlim=(0, 100))
     label(middle, "Error in % over 100 epochs")
     middle.legend(fontsize=10, frameon=False, loc="upper right", ncols=2)
     bottom.imshow(mosaic(record["filters"][cell]), cmap="gray", vmin=-99, vmax=99, interpolation="nearest")
     bottom.set_axis_off()
-    label(bottom, f"The ten filters, grey from -{record['filter_scale'][cell]:.2g} to {record['filter_scale'][cell]:.2g}")
+    label(
+        bottom,
+        f"The ten filters, grey from -{record['filter_scale'][cell]:.2g} to {record['filter_scale'][cell]:.2g}",
+    )
     return drawing
 
 
@@ -91,7 +115,10 @@ def mosaic(filters: list) -> np.ndarray:
     side, hidden = int(np.sqrt(len(W))), W.shape[1]
     rows = []
     for start in range(0, hidden, 5):
-        images = [np.pad(W[:, j].reshape(side, side), 1, constant_values=99) for j in range(start, min(start + 5, hidden))]
+        images = [
+            np.pad(W[:, j].reshape(side, side), 1, constant_values=99)
+            for j in range(start, min(start + 5, hidden))
+        ]
         rows.append(np.concatenate(images, 1))
     return np.concatenate(rows, 0)
 
@@ -110,7 +137,10 @@ def describe_thresholds(v: float, p: float, scheme: str) -> str:
 def draw_grid() -> Figure:
     """Figure 2: the final test error of all 35 cells, beside 35 plain SGD runs."""
     drawing, panels = figure(6.2, 2)
-    for panel, rule, title in ((panels[0], "printed", "The paper's scheme"), (panels[1], "none", "Plain SGD in every cell")):
+    for panel, rule, title in (
+        (panels[0], "printed", "The paper's scheme"),
+        (panels[1], "none", "Plain SGD in every cell"),
+    ):
         mean = 100 * thresholds(rule).values("final_test").mean(0).reshape(len(THRESHOLDS), len(FRACTIONS))
         panel.imshow(mean, cmap="viridis", vmin=25, vmax=90, aspect="auto")
         for (i, j), value in np.ndenumerate(mean):
@@ -128,7 +158,9 @@ def describe_grid() -> str:
     for rule, text in (("printed", "the paper's scheme"), ("none", "plain SGD")):
         final = 100 * thresholds(rule).values("final_test")
         best, middle, worst = final.min(1).mean(), np.median(final, 1).mean(), final.max(1).mean()
-        parts.append(f"{text}: best {digits(float(best))}, median {digits(float(middle))}, worst {digits(float(worst))}")
+        parts.append(
+            f"{text}: best {digits(float(best))}, median {digits(float(middle))}, worst {digits(float(worst))}"
+        )
     return f"Final test error in % over the 35 cells, mean of {len(thresholds())} seeds. {'; '.join(parts)}."
 
 
@@ -138,10 +170,14 @@ def draw_stopping() -> Figure:
     for rule, color, text in (("none", BLACK, "plain SGD"), ("printed", BLUE, "the paper's scheme")):
         results = thresholds(rule)
         kept = np.maximum(results.values("kept_epochs").ravel(), 1)
-        left.semilogx(kept, 100 * results.values("final_test").ravel(), ".", color=color, label=text, alpha=0.6)
+        left.semilogx(
+            kept, 100 * results.values("final_test").ravel(), ".", color=color, label=text, alpha=0.6
+        )
         right.semilogx(kept, results.values("hoyer").ravel(), ".", color=color, alpha=0.6)
     curve = np.array(seed_zero("none")["test_error"]).mean(0)
-    left.semilogx(np.maximum(seed_zero("none")["epochs"], 1), 100 * curve, color=VERMILLION, label="SGD while it learns")
+    left.semilogx(
+        np.maximum(seed_zero("none")["epochs"], 1), 100 * curve, color=VERMILLION, label="SGD while it learns"
+    )
     left.legend(fontsize=9, frameon=False, loc="lower left")
     label(left, "test error in %", "Σ(1 - γ), epochs")
     label(right, "Hoyer sparsity of W", "Σ(1 - γ), epochs")
@@ -240,9 +276,13 @@ def _live_machine(scale: float, bias: float) -> RBM:
 
 
 @cache
-def learning(method: str) -> Results:
-    """Return the stored runs of one method at its chosen step size."""
-    return experiments.load("boltzmann_learning", "paper").select(method=method)
+def learning(method: str, lr: float | None = None) -> Results:
+    """Return the stored runs of one method at its step size; the natural gradient at 1 if none is given.
+
+    The search on two other starts chose 1.5 for it, at which one of the ten starts diverges.
+    """
+    lr = 1.0 if method == "natural" and lr is None else lr
+    return experiments.load("boltzmann_learning", "paper").select(method=method, **({} if lr is None else {"lr": lr}))
 
 
 def _band(panel: Axes, x: np.ndarray, curves: np.ndarray, color: str, text: str) -> None:
@@ -250,14 +290,22 @@ def _band(panel: Axes, x: np.ndarray, curves: np.ndarray, color: str, text: str)
     panel.semilogx(x, np.median(curves, 0), color=color, linewidth=2, label=text)
 
 
+def padded(results: Results, key: str) -> np.ndarray:
+    """Return a curve of every record, (records, length); one that ended early, by divergence, keeps its last value."""
+    curves = [record[key] for record in sorted(results, key=lambda record: record.seed)]
+    length = max(map(len, curves))
+    return np.array([curve + [curve[-1]] * (length - len(curve)) for curve in curves])
+
+
 def draw_learning() -> Figure:
     """Exact log-likelihood against steps and against seconds, median and range of the starts."""
     drawing, (top, bottom) = figure(7.2, 2)
     for method, (text, color) in METHODS.items():
         results = learning(method)
-        curves = results.values("log_likelihood")
-        _band(top, np.array(results.records[0]["steps"]) + 1, curves, color, text)
-        _band(bottom, np.maximum(np.median(results.values("clock"), 0), 1e-2), curves, color, text)
+        curves = padded(results, "log_likelihood")
+        steps = max((record["steps"] for record in results), key=len)
+        _band(top, np.array(steps) + 1, curves, color, text)
+        _band(bottom, np.maximum(np.median(padded(results, "clock"), 0), 1e-2), curves, color, text)
     for panel, unit in ((top, "1 + number of steps"), (bottom, "seconds of processor time")):
         panel.set(ylim=(-14.5, -11.4))
         label(panel, "Mean log-likelihood of 3,000 binary digits" if panel is top else "", unit, "nats")
@@ -268,7 +316,9 @@ def draw_learning() -> Figure:
 
 def steps_to_target(method: str) -> np.ndarray:
     """Return the steps to the target of every start; NaN where it was not reached."""
-    return np.array([np.nan if r["steps_to_target"] is None else r["steps_to_target"] for r in learning(method)], float)
+    return np.array(
+        [np.nan if r["steps_to_target"] is None else r["steps_to_target"] for r in learning(method)], float
+    )
 
 
 def describe_learning() -> str:
@@ -296,7 +346,9 @@ def term_shares() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the steps, and the mean share of each term of the squared norm of G at each step."""
     results = stored("boltzmann_geometry")
     steps = np.array(results.records[0]["step"])
-    totals = {name: np.array([[row[name] for row in record["terms"]] for record in results]) for name in TERMS}
+    totals = {
+        name: np.array([[row[name] for row in record["terms"]] for record in results]) for name in TERMS
+    }
     whole = sum(totals.values())
     return steps, {name: (total / whole).mean(0) for name, total in totals.items()}
 
@@ -306,7 +358,9 @@ def draw_terms() -> Figure:
     drawing, (panel,) = figure(4.2)
     steps, shares = term_shares()
     for name, color in TERMS.items():
-        panel.semilogx(steps + 1, 100 * shares[name], "o-", color=color, linewidth=2, markersize=4, label=f"({name})")
+        panel.semilogx(
+            steps + 1, 100 * shares[name], "o-", color=color, linewidth=2, markersize=4, label=f"({name})"
+        )
     panel.set(ylim=(0, 75))
     label(panel, "Share of each term in ‖G‖², in %", "1 + number of SGD steps")
     panel.legend(fontsize=FONT["legend"], frameon=False, ncols=3, loc="upper right")
@@ -316,7 +370,10 @@ def draw_terms() -> Figure:
 def describe_terms() -> str:
     """Shares at the start and at the end."""
     steps, shares = term_shares()
-    text = ", ".join(f"({name}) {digits(float(100 * s[0]))} then {digits(float(100 * s[-1]))}" for name, s in shares.items())
+    text = ", ".join(
+        f"({name}) {digits(float(100 * s[0]))} then {digits(float(100 * s[-1]))}"
+        for name, s in shares.items()
+    )
     return f"Share in % of each term of the squared norm of G, with its count, at the start and after {steps[-1]} steps: {text}."
 
 
@@ -345,7 +402,12 @@ def describe_assumption() -> str:
     parts = [
         f"{text}: last three terms times {digits(float(results.values(f'ratio_last_{name}').mean()))}, log-likelihood "
         f"{digits(float(results.values(f'gain_likelihood_{name}').mean()))}"
-        for name, text in (("first_three", "all three"), ("vv", "cov(v, v)"), ("hh", "cov(h, h)"), ("vh", "cov(v, h)"))
+        for name, text in (
+            ("first_three", "all three"),
+            ("vv", "cov(v, v)"),
+            ("hh", "cov(h, h)"),
+            ("vh", "cov(v, h)"),
+        )
     ]
     return f"After {results.records[0].settings['steps']} steps of descent on the squared norm of {'; '.join(parts)} nats."
 
@@ -417,7 +479,9 @@ def describe_heldout() -> str:
     parts = []
     for method in list(PENALTIES)[1:]:
         found = gains(method)
-        parts.append(f"{PENALTIES[method]} {digits(found.mean)} ({digits(found.low)} to {digits(found.high)})")
+        parts.append(
+            f"{PENALTIES[method]} {digits(found.mean)} ({digits(found.low)} to {digits(found.high)})"
+        )
     n = len(stored("boltzmann_heldout"))
     return f"Percentage points of test error gained over the best SGD, mean and 95 % interval over {n} splits: {'; '.join(parts)}."
 

@@ -139,7 +139,10 @@ def render_all(
 
 
 def frame_html(frame: Frame, longest: str = "") -> str:
-    """Return the figure with alternative text and caption, as high as the ``longest`` caption makes it."""
+    """Return the figure with alternative text and caption, as high as the ``longest`` caption makes it.
+
+    One line more is kept, because a caption of fewer characters can break into more lines.
+    """
     text, longest = html.escape(frame.text), html.escape(longest)
     below = f"grid-area:2/1;max-width:{frame.width}px;line-height:1.5"
     return (
@@ -147,7 +150,7 @@ def frame_html(frame: Frame, longest: str = "") -> str:
         f'<img src="{frame.uri}" alt="{text}" width="{frame.width}" height="{frame.height}" '
         'style="max-width:100%;height:auto;background:#fff">'
         f'<figcaption style="{below}">{text}</figcaption>'
-        f'<div aria-hidden="true" style="{below};visibility:hidden">{longest}</div></figure>'
+        f'<div aria-hidden="true" style="{below};padding-bottom:1.5em;visibility:hidden">{longest}</div></figure>'
     )
 
 

@@ -1,0 +1,73 @@
+"""The figures of the revisiting chapter, over the whole grid of each."""
+
+import itertools
+import re
+
+import pytest
+from matplotlib.figure import Figure
+
+from natcompanion.figures import revisiting as figures
+
+GRIDS = {
+    "figure1": (figures.draw_figure1, figures.describe_figure1, figures.FIGURE1),
+    "live figure1": (
+        figures.draw_live_figure1, figures.describe_live_figure1,
+        {"rate": [0.02, 0.6], "damping": [1e-3, 1.0], "w": [-4.0, 4.0], "b": [-4.0, 0.0, 4.0]},
+    ),
+    "solvers": (figures.draw_solvers, figures.describe_solvers, figures.SOLVERS),
+    "damping": (figures.draw_damping, figures.describe_damping, figures.DAMPING),
+    "convergence": (figures.draw_convergence, figures.describe_convergence, {}),
+    "table": (figures.draw_table1, figures.describe_table1, {"name": ["revisiting_restricted_mnist", "revisiting_fashion"]}),
+    "curves": (figures.draw_curves, figures.describe_curves, {"name": ["revisiting_restricted_mnist", "revisiting_fashion"]}),
+    "order": (figures.draw_order, figures.describe_order, {}),
+}  # fmt: skip
+VARIES = {"table", "curves"}
+
+
+def points(grid: dict) -> list[dict]:
+    """Return every point of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_point_of_the_grid_is_described(name):
+    _, describe, grid = GRIDS[name]
+    texts = [describe(**point) for point in points(grid)]
+    assert len(set(texts)) > 0.6 * len(texts)
+    for text in texts:
+        assert text.endswith(".") and len(text) < 900
+        assert not re.search(r"nan|inf\b|None|\b0\.0*[1-9]\d{3,}|\b[1-9]\d*\.\d{3,}", text), text
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_point_of_the_grid_is_drawn_in_one_size_on_white(name):
+    draw, _, grid = GRIDS[name]
+    sizes = set()
+    for point in points(grid):
+        figure = draw(**point)
+        assert isinstance(figure, Figure) and figure.get_facecolor() == (1, 1, 1, 1)
+        sizes.add(tuple(figure.get_size_inches()))
+        assert figure.axes or figure.subfigs
+        for axes in figure.axes:
+            for text in (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels()):
+                assert text.get_fontsize() >= 10, "too small for a phone"
+    assert len(sizes) == 1 or name in VARIES
+
+
+def test_the_two_ratios_end_at_different_dampings():
+    """At step size 1 Eq. 30 keeps more damping than Martens' rule; at 0.1 both lower it alike."""
+    runs = {
+        (eta, rule): figures._damping_run(eta, rule, 0.3)["damping"][-1]
+        for eta in (0.1, 1.0)
+        for rule in ("Eq. 30", "Martens")
+    }
+    assert runs[1.0, "Eq. 30"] > 3 * runs[1.0, "Martens"]
+    assert runs[0.1, "Eq. 30"] == pytest.approx(runs[0.1, "Martens"])
+
+
+def test_solver_lengths_are_those_of_the_systems():
+    """On another batch MINRES-QLP ends at the shortest solution, MINRES at a longer one; on the same batch all agree."""
+    other, same = figures._solver_lengths("another", 0.0), figures._solver_lengths("the same", 0.0)
+    exact = other["exact"][0]
+    assert other["MINRES-QLP"][-1] == pytest.approx(exact, rel=1e-3) and other["MINRES"][-1] > 3 * exact
+    assert all(lengths[-1] == pytest.approx(same["exact"][0], rel=1e-3) for lengths in same.values())

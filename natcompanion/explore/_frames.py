@@ -144,9 +144,9 @@ def frame_html(frame: Frame, longest: str = "") -> str:
     One line more is kept, because a caption of fewer characters can break into more lines.
     """
     text, longest = html.escape(frame.text), html.escape(longest)
-    below = f"grid-area:2/1;max-width:{frame.width}px;line-height:1.5"
+    below = "grid-area:2/1;line-height:1.5;text-align:left"
     return (
-        '<figure style="display:grid;grid-template-columns:minmax(0,1fr);margin:0">'
+        f'<figure style="display:grid;grid-template-columns:minmax(0,1fr);margin:0 auto;max-width:{frame.width}px">'
         f'<img src="{frame.uri}" alt="{text}" width="{frame.width}" height="{frame.height}" '
         'style="max-width:100%;height:auto;background:#fff">'
         f'<figcaption style="{below}">{text}</figcaption>'

@@ -361,7 +361,7 @@ def draw_terms() -> Figure:
         panel.semilogx(
             steps + 1, 100 * shares[name], "o-", color=color, linewidth=2, markersize=4, label=f"({name})"
         )
-    panel.set(ylim=(0, 75))
+    panel.set(ylim=(0, 100))
     label(panel, "Share of each term in ‖G‖², in %", "1 + number of SGD steps")
     panel.legend(fontsize=FONT["legend"], frameon=False, ncols=3, loc="upper right")
     return drawing
@@ -422,7 +422,7 @@ def proxy(states: bool = False, frozen: bool = False) -> Results:
 
 def draw_proxy() -> Figure:
     """Cosines over the epochs of CD-1 training."""
-    drawing, (panel,) = figure(3.9)
+    drawing, (panel,) = figure(4.6)
     results = proxy()
     for key, color, text in (
         ("covariance_to_gradient", GREEN, "C itself, to the true gradient"),
@@ -435,7 +435,8 @@ def draw_proxy() -> Figure:
         panel.plot(x, curves.mean(0), color=color, linewidth=2, label=text)
     panel.axhline(0, color="0.6", linewidth=1)
     panel.set(ylim=(-1, 1.05))
-    label(panel, "Cosine over training", "epoch of CD-1", "", legend="lower left")
+    label(panel, "Cosine over training", "epoch of CD-1")
+    drawing.legend(*panel.get_legend_handles_labels(), loc="outside lower center", fontsize=FONT["legend"], frameon=False)
     return drawing
 
 

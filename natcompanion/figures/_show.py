@@ -84,10 +84,13 @@ class Table:
         return "\n".join([*([self.caption] if self.caption else []), *text])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in self.columns)
+        head = "".join(
+            f'<th scope="col" style="padding-left:{"1em" if i else 0}">{html.escape(cell)}</th>'
+            for i, cell in enumerate(self.columns)
+        )
         body = "".join(
             "<tr>" + f'<th scope="row">{html.escape(row[0])}</th>'
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+            + "".join(f'<td style="padding-left:1em">{html.escape(cell)}</td>' for cell in row[1:]) + "</tr>"
             for row in self.rows
         )  # fmt: skip
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "tests" / "book" / "mini" / "book" / "chapter.ipynb"
 NOTEBOOKS = [MINI, *sorted((ROOT / "book").glob("*.ipynb"))]
 HIDDEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
-LONGEST, MEDIAN = 40, 6
+LONGEST, MEDIAN, WIDEST = 40, 6, 80  # lines, lines, characters: what the page shows without scrolling
 
 spec = spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
 tool = module_from_spec(spec)
@@ -70,6 +70,8 @@ def cell_problems(cell: nbformat.NotebookNode) -> list[str]:
     for output in cell.outputs:
         data = output.get("data", {})
         text = "".join(data.get("text/plain", ""))
+        if re.search(r"\bnan\b", " ".join("".join(value) for value in data.values() if isinstance(value, str))):
+            problems.append("shows nan")
         if output.output_type == "error":
             problems.append("stores an error")
         if output.get("name") == "stderr":
@@ -107,6 +109,14 @@ def test_code_cells_are_short(path):
     assert statistics.median(shown) <= MEDIAN
 
 
+@every_notebook
+def test_shown_code_fits_the_page(path):
+    code = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    shown = [cell for cell in code if not HIDDEN & set(cell.metadata.get("tags", []))]
+    wide = [line for cell in shown for line in cell.source.splitlines() if len(line) > WIDEST]
+    assert wide == []
+
+
 def spoil(**changes) -> nbformat.NotebookNode:
     """Return the small chapter with its last cell changed."""
     notebook = read(MINI)
@@ -127,6 +137,7 @@ def spoil(**changes) -> nbformat.NotebookNode:
         ({"outputs": [nbformat.v4.new_output("error", ename="E", evalue="x")]}, "error"),
         ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "tensor(1.)"})]}, "bare"),
         ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "<A at 0x1>"})]}, "memory"),
+        ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "angle nan"})]}, "nan"),
     ],
 )
 def test_a_spoiled_notebook_is_noticed(changes, word):

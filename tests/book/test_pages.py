@@ -87,6 +87,7 @@ def layout_problems(seen: Visit) -> list[str]:
         checks = {
             "has the other theme": layout["theme"] == layout["asked"],
             "scrolls sideways": layout["page"] <= layout["window"],
+            f"cuts off equations ({layout['clipped']})": not layout["clipped"] or layout["width"] < 800,
             "has sliders side by side": len(set(tops)) == len(tops),
             "has narrow sliders": all(slider["share"] > 0.8 for slider in layout["sliders"]),
             "has a short track": all(
@@ -204,6 +205,10 @@ SPOILED = {
     "not typeset": ("</article>", r"<p class='tex2jax_ignore mathjax_ignore'>\(x\)</p></article>"),
     "without a description": ("</article>", '<img src="data:," alt="../_images/plot.png"></article>'),
     "scrolls sideways": ("</article>", '<div style="width: 3000px">.</div></article>'),
+    "cuts off equations": (
+        "</article>",
+        '<mjx-container display="true" style="display: block"><div style="width: 3000px">.</div></mjx-container></article>',
+    ),
     "no name": ("_static/book.js", "_static/doctools.js"),
     "a block behind": ("_static/book.css", "_static/pygments.css"),
     "does not move the picture": (

@@ -31,7 +31,9 @@ LAYOUT = """() => {
             track: slider.querySelector('.slider-container').getBoundingClientRect().width};
   });
   return {theme: document.documentElement.dataset.theme, page: document.documentElement.scrollWidth,
-          window: document.documentElement.clientWidth, sliders, picture: color(frame),
+          window: document.documentElement.clientWidth, sliders,
+          clipped: [...document.querySelectorAll('mjx-container[display="true"]')]
+            .filter(node => node.scrollWidth > node.clientWidth + 1).map(node => node.textContent.slice(0, 60)), picture: color(frame),
           block: color(document.querySelector('.widget-subarea'))};
 }"""
 

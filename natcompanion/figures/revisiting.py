@@ -33,10 +33,10 @@ from natcompanion.solvers import minres, minres_qlp
 FIGURE1 = {
     "rate": [0.05, 0.1, 0.5],
     "damping": [1e-3, 1e-2, 1e-1, 1.0],
-    "start": ["(-1, 3)", "(1, -3)"],
+    "origin": ["(-1, 3)", "(1, -3)"],
 }
 SOLVERS = {"batch": ["the same", "another"], "damping": [0.0, 1e-6, 1e-4, 1e-2]}
-DAMPING = {"eta": [0.1, 0.5, 1.0, 1.5, 1.9], "rule": ["Eq. 30", "Martens"], "start": [0.01, 0.3]}
+DAMPING = {"eta": [0.1, 0.5, 1.0, 1.5, 1.9], "rule": ["Eq. 30", "Martens"], "first": [0.01, 0.3]}
 
 METHODS = {
     "newton": ("Newton", BLUE), "natural": ("natural gradient", BLACK), "leroux": ("Le Roux", ORANGE),
@@ -73,9 +73,9 @@ def _paths(rate: float, damping: float, start: str) -> dict[str, torch.Tensor]:
     return {name: _path(name, start, *((rate, damping) if name == "natural" else ())) for name in METHODS}
 
 
-def draw_figure1(rate: float, damping: float, start: str) -> Figure:
+def draw_figure1(rate: float, damping: float, origin: str) -> Figure:
     """The error surface with four paths, and the KL surfaces at four points of the natural gradient's path."""
-    model, paths = autoencoder.example(), _paths(rate, damping, start)
+    model, paths = autoencoder.example(), _paths(rate, damping, origin)
     drawing, _ = figure(7.4)
     drawing.clear()
     top, bottom = drawing.subfigures(2, 1, height_ratios=[2.6, 1])
@@ -133,9 +133,9 @@ def _kl_surface(
     panel.set_title(f"KL at {number}", fontsize=FONT["title"])
 
 
-def describe_figure1(rate: float, damping: float, start: str) -> str:
+def describe_figure1(rate: float, damping: float, origin: str) -> str:
     """Where each method ends."""
-    model, paths = autoencoder.example(), _paths(rate, damping, start)
+    model, paths = autoencoder.example(), _paths(rate, damping, origin)
     ends = []
     for name, path in paths.items():
         distance = (path[-1] - _wells()).norm(dim=1)
@@ -147,7 +147,7 @@ def describe_figure1(rate: float, damping: float, start: str) -> str:
         )
         ends.append(f"{METHODS[name][0]} {place} (error {digits(float(model.loss(path[-1])))})")
     return (
-        f"From (w, b) = {start}, with step size {rate:g} and damping {damping:g} for the natural gradient and the paper's "
+        f"From (w, b) = {origin}, with step size {rate:g} and damping {damping:g} for the natural gradient and the paper's "
         f"for the others, the position after 100 steps: {'; '.join(ends)}. The numbered panels are the KL surfaces at steps "
         f"{', '.join(map(str, STOPS))} of the natural gradient, with the directions of the four steps."
     )
@@ -240,14 +240,14 @@ def _noisy_labels() -> tuple[torch.Tensor, torch.Tensor, float]:
 
 
 @cache
-def _damping_run(eta: float, rule: str, start: float) -> dict[str, list[float]]:
+def _damping_run(eta: float, rule: str, first: float) -> dict[str, list[float]]:
     """Return damping, ratio and excess loss of 25 steps of softmax regression."""
     x, t, floor = _noisy_labels()
     model = nn.Linear(3, 3).double()
     with torch.no_grad():
         model.weight.copy_(torch.eye(3) - 1)
         model.bias.copy_(torch.tensor([1.0, -1.0, 0.0]))
-    damping = LevenbergMarquardt(start, minimum=1e-6)
+    damping = LevenbergMarquardt(first, minimum=1e-6)
     prediction = "linear" if rule == "Eq. 30" else "quadratic"
     optimizer = NaturalGradient(model, LIKELIHOOD, eta, damping=damping, prediction=prediction)
     run: dict[str, list[float]] = {"damping": [], "rho": [], "excess": []}
@@ -261,9 +261,9 @@ def _damping_run(eta: float, rule: str, start: float) -> dict[str, list[float]]:
     return run
 
 
-def draw_damping(eta: float, rule: str, start: float) -> Figure:
+def draw_damping(eta: float, rule: str, first: float) -> Figure:
     """Damping, reduction ratio and excess loss, until the minimum is reached to nine digits."""
-    run = _damping_run(eta, rule, start)
+    run = _damping_run(eta, rule, first)
     drawing, panels = figure(6.6, 3, sharex=True)
     steps = range(1, len(run["rho"]) + 1)
     panels[0].semilogy(steps, run["damping"], ".-", color=BLUE, linewidth=2)
@@ -279,12 +279,12 @@ def draw_damping(eta: float, rule: str, start: float) -> Figure:
     return drawing
 
 
-def describe_damping(eta: float, rule: str, start: float) -> str:
+def describe_damping(eta: float, rule: str, first: float) -> str:
     """The end of the run."""
-    run = _damping_run(eta, rule, start)
+    run = _damping_run(eta, rule, first)
     rho = float(np.nanmedian(run["rho"]))
     return (
-        f"Softmax regression on labels that no model explains, step size {eta:g}, ratio of {rule}, damping {start:g} at first. "
+        f"Softmax regression on labels that no model explains, step size {eta:g}, ratio of {rule}, damping {first:g} at first. "
         f"Median reduction ratio {rho:.2g}. After {len(run['rho'])} steps the damping is {run['damping'][-1]:.2g} and the loss "
         f"{digits(run['excess'][-1])} above its minimum."
     )

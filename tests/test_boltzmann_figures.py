@@ -30,7 +30,7 @@ def test_every_point_of_the_grid_has_its_own_description(name):
     assert isinstance(drawing, Figure) and drawing.get_facecolor() == (1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("scale,bias", itertools.product([0.0, 1.3, 4.0], [0.0, 6.0]))
+@pytest.mark.parametrize("scale,bias", list(itertools.product([0.0, 1.3, 4.0], [0.0, 6.0])))
 def test_the_live_figure_is_drawn_at_the_ends_of_its_ranges(scale, bias):
     assert isinstance(figures.draw_live_forms(scale, bias), Figure)
     assert "eigenvalues from" in figures.describe_live_forms(scale, bias)

@@ -223,7 +223,7 @@ def draw_forms(form: str, scale: float) -> Figure:
     drawing = Figure(figsize=(5.4, 4.6), facecolor="white")
     panel, bar = drawing.add_axes((0.08, 0.08, 0.74, 0.83)), drawing.add_axes((0.86, 0.12, 0.03, 0.75))
     reach = float(M.abs().max())
-    image = panel.imshow(M, cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest")
+    image = panel.imshow(M.numpy(), cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest")
     drawing.colorbar(image, cax=bar)
     panel.tick_params(labelsize=FONT["tick"])
     for edge in (4.5, 7.5):
@@ -249,7 +249,7 @@ def draw_live_forms(scale: float, bias: float) -> Figure:
     """The eigenvalues of the Fisher matrix of the same machine with any size of weights and biases."""
     G = _live_machine(scale, bias).fisher()
     drawing, (panel,) = figure(3.6)
-    panel.semilogy(torch.linalg.eigvalsh(G).flip(0).clamp_min(1e-12), "o-", color=BLUE)
+    panel.semilogy(torch.linalg.eigvalsh(G).flip(0).clamp_min(1e-12).numpy(), "o-", color=BLUE)
     panel.axhline(0.25, color="0.5", linestyle=":", label="largest variance of a 0/1 statistic")
     panel.set(ylim=(1e-9, 10))
     label(panel, "Eigenvalues of the Fisher matrix", "rank", "", legend="lower left")

@@ -75,6 +75,11 @@ def difference(matrix: torch.Tensor, exact: torch.Tensor) -> float:
     return gap if gap > 1e-12 else 0.0
 
 
+def degrees(direction: torch.Tensor) -> float:
+    """Return the angle of a vector (2,) from the first axis, from 0 to 360 degrees."""
+    return float(torch.rad2deg(torch.atan2(direction[1], direction[0])) % 360)
+
+
 def kl_surface(v: float, w: float, dv: np.ndarray, dw: np.ndarray) -> np.ndarray:
     """Return the exact mean KL divergence from the model at (v, w) to that at (v + dv, w + dw)."""
     x = inputs()[:, 0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -34,11 +35,12 @@ def digits_fold(fold: int, *, size: int, labelled: int, validation: int) -> Spli
     return _cut(x[~test], t[~test], (x[test], t[test]), labelled, validation)
 
 
-def fashion_subset(seed: int, *, size: int, labelled: int, validation: int, test: int) -> Split:
-    """Return ``labelled`` examples of Fashion-MNIST for training; all other training images are unlabelled."""
+def subset(data: str, seed: int, *, size: int, labelled: int, validation: int, test: int) -> Split:
+    """Return ``labelled`` examples of Fashion-MNIST or of the whole of MNIST; all other training images are unlabelled."""
+    load = {"fashion": fashion_mnist, "mnist": partial(mnist, full=True)}[data]
     options = {"size": size, "seed": seed, "dtype": torch.float32}
-    x, t = fashion_mnist(split="train+validation", **options)
-    x_test, t_test = fashion_mnist(test, split="test", **options)
+    x, t = load(split="train+validation", **options)
+    x_test, t_test = load(test, split="test", **options)
     return _cut(x.flatten(1), t, (x_test.flatten(1), t_test), labelled, validation)
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
-from natcompanion import experiments, metrics
+from natcompanion import experiments, metrics, reference
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.experiments._revisiting_metrics import normal, small_network, textbook_cg
@@ -27,6 +27,7 @@ from natcompanion.figures._style import (
     figure,
     label,
 )
+from natcompanion.likelihoods import Likelihood
 from natcompanion.optim import NaturalGradient
 from natcompanion.solvers import minres, minres_qlp
 
@@ -215,7 +216,13 @@ def describe_solvers(batch: str, damping: float) -> str:
 
     def size(name: str, k: int) -> str:
         value = lengths[name][k - 1]
-        return digits(value) if value < 1e9 else "above 1e9"
+        return (
+            digits(value)
+            if value < 1e4
+            else f"about 1e{round(math.log10(value))}"
+            if value < 1e9
+            else "above 1e9"
+        )
 
     parts = [f"{n} {size(n, 20)} and {size(n, 40)}" for n in ("conjugate gradients", "MINRES", "MINRES-QLP")]
     return (
@@ -420,7 +427,53 @@ def describe_convergence() -> str:
     )
 
 
+# --------------------------------------------------------------------------------------- Small things for the tables
+
+
 def network_of(sizes: tuple[int, ...], seed: int = 0) -> nn.Sequential:
     """Return a float64 network of tanh units for the chapter's tables."""
-    generator = torch.Generator().manual_seed(seed)
-    return small_network(generator, sizes)
+    return small_network(torch.Generator().manual_seed(seed), sizes)
+
+
+def random_batch(n: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``n`` random inputs (n, 3) and labels."""
+    generator = torch.Generator().manual_seed(1)
+    return normal(generator, n, 3), torch.randint(classes, (n,), generator=generator)
+
+
+def jacobian_of_outputs(model: nn.Module, x: torch.Tensor, likelihood: Likelihood) -> torch.Tensor:
+    """Return the derivatives of the outputs y by the parameters, one after the other; (n, o, P)."""
+    rows = [[reference.gradient(model, y_k) for y_k in likelihood.mean(model(x_i))[0]] for x_i in x.split(1)]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+class Product(nn.Module):
+    """A model whose output is the product of its two parameters, whatever the input."""
+
+    def __init__(self, start: list[float]) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return w1 w2 for each of the ``n`` inputs; (n, 1)."""
+        return self.w.prod().expand(len(x), 1)
+
+
+def path_of(
+    optimizer: type, x: torch.Tensor, t: torch.Tensor, steps: int = 8, **options: object
+) -> torch.Tensor:
+    """Return the parameters after some steps of size 1 on one batch, from the network of the tables."""
+    model = network_of((3, 4, 3))
+    chosen = optimizer(model, LIKELIHOOD, lr=1.0, **options)
+    for _ in range(steps):
+        chosen.step(x, t)
+    return reference.parameter_vector(model)
+
+
+def least_squares(x: torch.Tensor) -> tuple[nn.Linear, torch.Tensor]:
+    """Return a linear model of two outputs at a fixed start, and random targets for ``x``."""
+    model = nn.Linear(3, 2).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.3, -0.2, 0.1], [0.0, 0.5, -0.4]]))
+        model.bias.zero_()
+    return model, normal(torch.Generator().manual_seed(4), len(x), 2)

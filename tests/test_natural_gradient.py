@@ -302,9 +302,10 @@ def test_no_step_at_step_size_zero_and_schedulers_work():
     likelihood, model = Categorical(), mlp()
     x, t = batch(likelihood)
     before = vector(model)
-    optimizer = NaturalGradient(model, likelihood, 0.0)
-    optimizer.step(x, t)
-    assert torch.equal(vector(model), before)
+    for damping in (0.1, LevenbergMarquardt(0.1)):
+        optimizer = NaturalGradient(model, likelihood, 0.0, damping=damping)
+        optimizer.step(x, t)
+        assert torch.equal(vector(model), before) and optimizer.state_dict()["damping"] == 0.1
     optimizer = NaturalGradient(model, likelihood, 0.4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     optimizer.step(x, t)

@@ -184,7 +184,7 @@ class NaturalGradient(Optimizer):
         move = -self._rates(f) * solution.x
         loss_after = self._loss(f, moved(f, move), wide, t)
         predicted = self._predicted(g, move, A)
-        accepted, rho = self._judge(loss, loss_after, predicted, at_minimum=not bool(g.any()))
+        accepted, rho = self._judge(loss, loss_after, predicted, idle=not bool((self._rates(f) * g).any()))
         if accepted:
             self._write(f, move, solution.x)
         self.last = Step(
@@ -242,15 +242,13 @@ class NaturalGradient(Optimizer):
             return linear_decrease(move, g)
         return quadratic_decrease(move, g, A @ move)
 
-    def _judge(
-        self, loss: float, loss_after: float, predicted: float, at_minimum: bool
-    ) -> tuple[bool, float]:
+    def _judge(self, loss: float, loss_after: float, predicted: float, idle: bool) -> tuple[bool, float]:
         """Return whether to take the step, and the reduction ratio; adapt the damping."""
         rho = reduction_ratio(loss, loss_after, predicted)
         if not isinstance(self.damping, LevenbergMarquardt):
             return isfinite(loss_after), rho
         downhill = isfinite(loss_after) and loss_after <= loss
-        if not at_minimum:  # where the gradient is zero there is nothing to learn
+        if not idle:  # a gradient or a step size of zero teaches nothing
             self.damping.update(rho if downhill else nan)
         return downhill, rho
 

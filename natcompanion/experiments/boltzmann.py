@@ -413,7 +413,7 @@ def search_space() -> dict[str, list[dict]]:
 
     paper = ((1e-4, 0.8), (1e-3, 0.1), (1e-3, 0.3), (1e-2, 0.01), (1e-2, 0.1))
     return {
-        "sgd": [{"lr": 0.2 * 40 ** (i / 14)} for i in range(15)],
+        "sgd": [{"lr": 0.2 * 20 ** (i / 14)} for i in range(15)],
         "weight_decay": grid("decay", (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
         "exact_penalty": grid("exact", (0.003, 0.01, 0.03, 0.1, 0.3)),
         "natural_penalty": grid("natural", (3e-3, 1e-2, 3e-2, 1e-1, 3e-1)),

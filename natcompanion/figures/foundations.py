@@ -75,6 +75,11 @@ def difference(matrix: torch.Tensor, exact: torch.Tensor) -> float:
     return gap if gap > 1e-12 else 0.0
 
 
+def entries(matrix: torch.Tensor) -> list[float]:
+    """Return the three entries vv, vw and ww of a symmetric matrix (2, 2)."""
+    return [float(matrix[0, 0]), float(matrix[0, 1]), float(matrix[1, 1])]
+
+
 def degrees(direction: torch.Tensor) -> float:
     """Return the angle of a vector (2,) from the first axis, from 0 to 360 degrees."""
     return float(torch.rad2deg(torch.atan2(direction[1], direction[0])) % 360)

@@ -199,5 +199,7 @@ def test_replaced_streams_differ_in_their_segment_only():
 def test_order_experiment():
     result = orders.order(small_order())
     assert len(result["natural"]) == len(result["sgd"]) == 2 and min(result["natural"] + result["sgd"]) > 0
-    assert result["sgd_rate"] in (0.5, 1.0)
+    assert result["sgd_error"] == min(result["sgd_errors"]) and result["sgd_rate"] in (0.5, 1.0)
+    gaps = [abs(e - result["sgd_error"]) for e in result["natural_errors"]]
+    assert abs(result["natural_error"] - result["sgd_error"]) == min(gaps)
     assert result["ratio"] == pytest.approx(sum(result["sgd"]) / sum(result["natural"]))

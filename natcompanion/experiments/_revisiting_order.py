@@ -24,14 +24,14 @@ def train_online(settings, data: Stream, make) -> torch.nn.Module:
     return model
 
 
-def natural(settings):
+def natural(settings, rate: float):
     """Return what makes a step of the natural gradient, with the metric of the same batch."""
 
     def make(model):
         optimizer = NaturalGradient(
             model,
             LIKELIHOOD,
-            settings.rate,
+            rate,
             damping=settings.damping,
             max_iter=settings.max_iter,
             rtol=settings.rtol,
@@ -82,25 +82,30 @@ def variances(settings, base: Stream, held_out: torch.Tensor, make) -> list[floa
 
 
 def order(settings) -> dict:
-    """Return the two curves; the step size of SGD is the one whose validation error is nearest the natural gradient's.
+    """Return the two curves, at matched validation error.
 
-    The stream is twice as long as the segments together, as in the paper.
+    SGD takes the step size of lowest validation error. The natural gradient takes the one whose validation error is
+    nearest to that of SGD. The stream is twice as long as the segments together, as in the paper.
     """
     base = stream(settings, 0, 2 * settings.segments * settings.segment)
     validation = stream(settings, 0, settings.held_out, "validation")
     held_out = stream(settings, 0, settings.held_out, "test")[0]
-    ours = train_online(settings, base, natural(settings))
-    target = error(ours, *validation)
-    runs = {rate: train_online(settings, base, plain(rate)) for rate in settings.sgd_rates}
-    errors = {rate: error(model, *validation) for rate, model in runs.items()}
-    rate = min(errors, key=lambda r: (abs(errors[r] - target), r))
+
+    def search(rates, make) -> tuple[dict[float, float], dict[float, float]]:
+        models = {rate: train_online(settings, base, make(rate)) for rate in rates}
+        errors = {rate: error(model, *validation) for rate, model in models.items()}
+        return errors, {rate: cross_entropy(model, *validation) for rate, model in models.items()}
+
+    sgd, sgd_loss = search(settings.sgd_rates, plain)
+    ours, our_loss = search(settings.rates, lambda rate: natural(settings, rate))
+    sgd_rate = min(sgd, key=lambda rate: (sgd[rate], rate))
+    rate = min(ours, key=lambda rate: (abs(ours[rate] - sgd[sgd_rate]), rate))
     curves = {
-        "natural": variances(settings, base, held_out, natural(settings)),
-        "sgd": variances(settings, base, held_out, plain(rate)),
+        "natural": variances(settings, base, held_out, natural(settings, rate)),
+        "sgd": variances(settings, base, held_out, plain(sgd_rate)),
     }
     return {
-        "natural_error": target, "natural_loss": cross_entropy(ours, *validation), "sgd_error": errors[rate],
-        "sgd_loss": cross_entropy(runs[rate], *validation), "sgd_rate": rate,
-        "sgd_errors": list(errors.values()), **curves,
-        "ratio": sum(curves["sgd"]) / sum(curves["natural"]),
+        "natural_error": ours[rate], "natural_loss": our_loss[rate], "natural_rate": rate, "sgd_error": sgd[sgd_rate],
+        "sgd_loss": sgd_loss[sgd_rate], "sgd_rate": sgd_rate, "natural_errors": list(ours.values()),
+        "sgd_errors": list(sgd.values()), **curves, "ratio": sum(curves["sgd"]) / sum(curves["natural"]),
     }  # fmt: skip

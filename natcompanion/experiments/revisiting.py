@@ -297,7 +297,7 @@ def why_unlabelled(settings: WhyUnlabelled) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Settings):
-    """The stream of deformed digits, its segments and replacements, the network, and the natural gradient's settings."""
+    """The stream of deformed digits, its segments and replacements, the network, and the step sizes to choose from."""
 
     size: int = 14
     hidden: int = 50
@@ -305,7 +305,7 @@ class Order(Settings):
     replacements: int = 5
     segment: int = 100
     batch: int = 100
-    rate: float = 1.0
+    rates: tuple[float, ...] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     damping: float = 1.0
     max_iter: int = 10
     rtol: float = 0.01

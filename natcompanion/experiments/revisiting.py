@@ -211,8 +211,8 @@ def fashion(settings: Table1) -> dict:
     "revisiting_convolutional",
     quick=Table1(size=14, maps=(4, 8), hidden=20, updates=3, batch=100, metric_batch=100),
     chapter=Table1(
-        maps=(4, 8), hidden=50, labelled=2000, batch=250, metric_batch=250, decay_after=30,
-        **{**SHORT_SEARCH, "updates": 60, "rates": (0.5, 1.0)},
+        maps=(4, 8), hidden=50, labelled=2000, batch=250, metric_batch=250, decay_after=20,
+        **{**SHORT_SEARCH, "updates": 40, "rates": (0.5, 1.0), "dampings": ("0.1", "5.0lm")},
     ),
 )  # fmt: skip
 def convolutional(settings: Table1) -> dict:

@@ -123,9 +123,9 @@ class LinearGaussian:
 class BoltzmannMachine:
     r"""A fully visible Boltzmann machine, enumerated.
 
-    .. math:: q(x; \theta) = \frac{e^{-E(x; \theta)}}{Z(\theta)}, \qquad
-              E(x; \theta) = -\theta \cdot f(x), \qquad
-              f(x) = (x_1 x_2,\, x_1 x_3,\, \dots,\, x_{n-1} x_n,\; x_1,\, \dots,\, x_n)
+    .. math:: q(x; \theta) &= \frac{e^{-E(x; \theta)}}{Z(\theta)}, \qquad
+              E(x; \theta) = -\theta \cdot f(x), \\
+              f(x) &= (x_1 x_2,\, x_1 x_3,\, \dots,\, x_{n-1} x_n,\; x_1,\, \dots,\, x_n)
 
     The P = n(n+1)/2 parameters are the couplings of the pairs i < j in lexicographic order, then the biases.
     Distributions over the :math:`2^n` states are vectors in the order of :attr:`states`; :meth:`empirical`

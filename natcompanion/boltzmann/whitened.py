@@ -17,8 +17,8 @@ def whitened_direction(
 
     .. math::
 
-        dW = P_A\, D[(v - \mu)(h - \lambda)^T]\, P_B, \quad
-        da = P_A\, D[v] - dW\, \lambda, \quad db = P_B\, D[h] - dW^T \mu
+        dW &= P_A\, D[(v - \mu)(h - \lambda)^T]\, P_B, \\
+        da &= P_A\, D[v] - dW\, \lambda, \quad db = P_B\, D[h] - dW^T \mu
 
     At W = 0 with the exact inverse covariances this is the exact natural gradient.
 

@@ -105,9 +105,9 @@ class HessianFree(NaturalGradient):
 class KrylovSubspaceDescent(NaturalGradient):
     r"""Krylov Subspace Descent (Vinyals and Povey 2012): the best point of a small subspace.
 
-    .. math:: \theta \leftarrow \theta + B a, \qquad
-              \operatorname{span} B = \operatorname{span}\{g, Gg, \dots, G^{k-1} g, d_{\mathrm{last}}\}, \qquad
-              a = \arg\min_a \mathcal L(\theta + B a)
+    .. math:: \theta &\leftarrow \theta + B a, \qquad
+              \operatorname{span} B = \operatorname{span}\{g, Gg, \dots, G^{k-1} g, d_{\mathrm{last}}\}, \\
+              a &= \arg\min_a \mathcal L(\theta + B a)
 
     G is the Gauss-Newton matrix, which is the Fisher matrix, so it needs no targets; the paper takes it from another
     batch, ``metric_inputs``. The minimum is sought by L-BFGS from a = 0 on the batch of

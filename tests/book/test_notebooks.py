@@ -2,7 +2,9 @@
 
 import ast
 import json
+import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -171,3 +173,29 @@ def test_a_changed_number_fails_the_comparison(tmp_path):
     command = [sys.executable, str(ROOT / "tools" / "notebooks.py"), "--regress", str(changed)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode != 0 and "82" in done.stdout and "81" in done.stdout
+
+
+def test_a_changed_constant_of_the_library_fails_the_comparison(tmp_path):
+    source = (
+        "import torch\nfrom natcompanion.whitening import whitening_matrix\n"
+        "W = whitening_matrix(torch.diag(torch.tensor([3.0, 8.0])), eps=1.0)\nprint(f'{W[0, 0]:.3g} {W[1, 1]:.3g}')"
+    )
+    notebook = json.loads(MINI.read_text())
+    stored = [{"name": "stdout", "output_type": "stream", "text": "0.5 0.333\n"}]
+    notebook["cells"] = [{**notebook["cells"][-1], "source": source, "outputs": stored}]
+    (tmp_path / "constant.ipynb").write_text(json.dumps(notebook))
+    shutil.copytree(ROOT / "natcompanion", tmp_path / "natcompanion", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def compare() -> subprocess.CompletedProcess:
+        """Run the notebook with the copied library."""
+        command = [sys.executable, str(ROOT / "tools" / "notebooks.py"), "--regress", str(tmp_path / "constant.ipynb")]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+    assert compare().returncode == 0
+    library = tmp_path / "natcompanion" / "whitening.py"
+    changed = library.read_text().replace("(values + eps).sqrt()", "(values + 2 * eps).sqrt()")
+    assert changed != library.read_text()
+    library.write_text(changed)
+    done = compare()
+    assert done.returncode != 0 and "0.447 0.316" in done.stdout

@@ -203,3 +203,25 @@ def test_order_experiment():
     gaps = [abs(e - result["sgd_error"]) for e in result["natural_errors"]]
     assert abs(result["natural_error"] - result["sgd_error"]) == min(gaps)
     assert result["ratio"] == pytest.approx(sum(result["sgd"]) / sum(result["natural"]))
+
+
+@pytest.mark.parametrize("start", ["-3,-1", "3,1"])
+def test_autoencoder_against_exact_values(cases, start):
+    """The case file has the tied auto-encoder in (b, w); ours, as printed, is its mirror picture in (w, b)."""
+    case = cases("revisiting")[f"002-fig1-{start}"]
+    b, w = case["inputs"]["b"], case["inputs"]["w"]
+    model, theta = autoencoder.example(), torch.tensor([-w, b], dtype=torch.float64)
+    mirror = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)  # (w, b) to (b, -w)
+    expected = {
+        key: torch.tensor(value, dtype=torch.float64)
+        for key, value in case["expected"].items()
+        if key != "steps"
+    }
+    assert float(model.loss(theta)) == pytest.approx(float(expected["loss"]), rel=1e-9)
+    torch.testing.assert_close(
+        mirror @ model.gradients(theta).mean(0), expected["grad"], rtol=1e-9, atol=1e-12
+    )
+    matrices = {"G": model.fisher(theta), "H": model.hessian(theta), "C": model.covariance(theta)}
+    for key, matrix in matrices.items():
+        torch.testing.assert_close(mirror @ matrix @ mirror.mT, expected[key], rtol=1e-9, atol=1e-12)
+    assert float((matrices["C"] - matrices["G"]).norm()) > 1e-3

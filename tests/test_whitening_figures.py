@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from natcompanion import experiments
 from natcompanion.figures import Picture, Table, digits, glue
 from natcompanion.figures import whitening as figures
 
@@ -119,3 +120,16 @@ def test_glue_leaves_the_value_where_myst_nb_looks_for_it(monkeypatch):
         "name": "steps",
         "mime_prefix": "application/papermill.record/",
     }
+
+
+def test_the_example_counts_the_start_of_the_paper_once():
+    speedups = figures.example_speedups("fisher")
+    stored = experiments.load("whitening_figure1").values("speedup_fisher")
+    assert len(speedups) == 1 + stored.shape[0] * (stored.shape[1] - 1) < stored.size
+    assert speedups[0] == stored[0, 0] == stored[1, 0]
+
+
+def test_settings_of_the_text_are_plain_numbers():
+    settings = figures.settings()
+    assert settings["rates_count"] == 21 and settings["bm_parameters"] == 21 and settings["pairs"] == 45
+    assert all(isinstance(value, (int, float)) for value in settings.values())

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from natcompanion import experiments
 from natcompanion.data import mnist
 from natcompanion.experiments import _whitening as problems
+from natcompanion.experiments._descent import RATES
 from natcompanion.experiments.whitening import TIMES
 from natcompanion.figures._show import choose, digits
 from natcompanion.figures._style import (
@@ -47,6 +48,49 @@ METRICS = {
 }  # fmt: skip
 RULES = {"ml": "maximum likelihood", "cd": "contrastive divergence", "mpf": "minimum probability flow"}
 UNITS = {"01": "units 0 and 1", "pm1": "units -1 and +1"}
+
+# ------------------------------------------------------------------------------------------------- settings and numbers
+
+
+def settings() -> dict[str, float]:
+    """Return the settings of the stored experiments that the chapter's text mentions, by name."""
+    names = (
+        "stale_metric",
+        "boltzmann",
+        "digit_pairs",
+        "regularization",
+        "curve_fit",
+        "wrong_metric",
+        "invariance",
+    )
+    stored = {name: experiments.load(f"whitening_{name}") for name in names}
+    used = {name: results.records[0].settings for name, results in stored.items()}
+    units, guesses = used["boltzmann"]["n"], used["wrong_metric"]
+    ridges = sorted({record.settings["ridge"] for record in stored["digit_pairs"]})
+    return {
+        "rates_count": len(RATES), "rates_low": RATES[0], "rates_high": RATES[-1],
+        "stale_pairs": len(stored["stale_metric"]), "stale_target": used["stale_metric"]["target"],
+        "stale_limit": used["stale_metric"]["steps"], "maps": used["invariance"]["maps"],
+        "bm_units": units, "bm_parameters": units * (units + 1) // 2, "bm_states": 2**units,
+        "bm_machines": len(stored["boltzmann"].select(units="01", rule="ml")), "bm_target": used["boltzmann"]["target"],
+        "pairs": len(stored["digit_pairs"].select(ridge=ridges[0])), "pairs_target": 100 * used["digit_pairs"]["target"],
+        "ridge_weak": ridges[0], "ridge_strong": ridges[-1],
+        "reg_dim": used["regularization"]["dim"], "reg_samples": used["regularization"]["samples"],
+        "reg_eps": len(used["regularization"]["eps"]),
+        "curve_points": used["curve_fit"]["n"], "curve_fits": len(stored["curve_fit"].select(noise=0.0)),
+        "quadratics": guesses["problems"] * len(stored["wrong_metric"]), "quadratic_dim": guesses["dim"],
+        "quadratic_condition": guesses["condition"], "quadratic_target": guesses["target"],
+    }  # fmt: skip
+
+
+def example_speedups(name: str) -> torch.Tensor:
+    """Return the speed-ups of a metric on the example of Section 1.1: the paper's start, then the random ones.
+
+    Every record holds the paper's start first; it is taken once.
+    """
+    values = torch.as_tensor(experiments.load("whitening_figure1").values(f"speedup_{name}"))
+    return torch.cat([values[0, :1], values[:, 1:].flatten()])
+
 
 # ------------------------------------------------------------------------------------------------------------ Figure 1
 
@@ -207,12 +251,12 @@ def describe_kinds(kind: str, correlation: float) -> str:
     """Covariance before and after."""
     x, y = _whitened(kind, correlation)
     before, after = (data.mT @ data / len(data) for data in (x, y))
-    turn = torch.rad2deg(torch.atan2(y[:, 0] * x[:, 1] - y[:, 1] * x[:, 0], (x * y).sum(1)).abs().median())
+    moved = (x - y).square().sum(1).mean().sqrt()
     return (
         f"400 samples before and after {kind} whitening at correlation {correlation:g}. Variances before: "
         f"{digits(float(before[0, 0]))} and {digits(float(before[1, 1]))}, covariance {digits(float(before[0, 1]))}. After: "
         f"variances {digits(float(after[0, 0]))} and {digits(float(after[1, 1]))}, covariance below 1e-10: "
-        f"{bool(after[0, 1].abs() < 1e-10)}. A typical sample turns by {digits(float(turn))} degrees."
+        f"{bool(after[0, 1].abs() < 1e-10)}. The samples move by {digits(float(moved))} (root mean square)."
     )
 
 
@@ -306,12 +350,12 @@ def _digit_covariance() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     images, _ = mnist(split="all", dtype=torch.float64)
     x = images.flatten(1)
     mean = x.mean(0)
-    return x[:8], mean, (x - mean).mT @ (x - mean) / len(x)
+    return x[:6], mean, (x - mean).mT @ (x - mean) / len(x)
 
 
 @cache
 def _digit_whitening(kind: str, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return eight whitened digits and the eigenvalues of the covariance after whitening, descending."""
+    """Return six whitened digits and the eigenvalues of the covariance after whitening, descending."""
     x, mean, cov = _digit_covariance()
     W = whitening_matrix(cov, kind, eps)
     after = torch.linalg.eigvalsh(W @ cov @ W.mT).flip(0)
@@ -319,14 +363,14 @@ def _digit_whitening(kind: str, eps: float) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def draw_digits(kind: str, eps: float) -> Figure:
-    """Eight digits before and after whitening, and the spectra."""
+    """Six digits before and after whitening, and the spectra."""
     x, _, cov = _digit_covariance()
     y, after = _digit_whitening(kind, eps)
     drawing, _ = figure(5.6)
     drawing.clear()
     top, bottom = drawing.subfigures(2, 1, height_ratios=[1, 1.35])
     panels = top.subplots(2, 6).ravel()
-    images = [*x[:6].reshape(-1, 28, 28), *y[:6].reshape(-1, 28, 28)]
+    images = [*x.reshape(-1, 28, 28), *y.reshape(-1, 28, 28)]
     for panel, image in zip(panels, images, strict=True):
         scale = float(image.abs().quantile(0.995))
         pictures([panel], [image], [""], vmin=0 if image.min() >= 0 else -scale, vmax=scale)
@@ -410,8 +454,6 @@ def _separated(
     condition: float, rule: str, steps: int = 100
 ) -> tuple[torch.Tensor, torch.Tensor, float, float]:
     """Return three mixed and three recovered photographs, the Amari error, and the step size (best of the grid)."""
-    from natcompanion.experiments._descent import RATES
-
     images = problems.photographs(48)
     sources = problems.differences(images)
     scale = sources.std(1, keepdim=True)

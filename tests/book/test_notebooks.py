@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "tests" / "book" / "mini" / "book" / "chapter.ipynb"
 NOTEBOOKS = [MINI, *sorted((ROOT / "book").glob("*.ipynb"))]
 HIDDEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
-LONGEST, MEDIAN, WIDEST = 40, 6, 80  # lines, lines, characters: what the page shows without scrolling
+LONGEST, MEDIAN, WIDEST = 40, 6, 76  # lines, lines, characters: what the page shows without scrolling
 
 spec = spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
 tool = module_from_spec(spec)

@@ -18,6 +18,7 @@ GRIDS = {
     "damping": (figures.draw_damping, figures.describe_damping, figures.DAMPING),
     "convergence": (figures.draw_convergence, figures.describe_convergence, {}),
     "table": (figures.draw_table1, figures.describe_table1, {"name": ["revisiting_restricted_mnist", "revisiting_fashion"]}),
+    "order": (figures.draw_order, figures.describe_order, {}),
     "curves": (figures.draw_curves, figures.describe_curves, {"name": ["revisiting_restricted_mnist", "revisiting_fashion"]}),
 }  # fmt: skip
 VARIES = {"table"}

@@ -8,6 +8,7 @@ import math
 import pickle
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
@@ -210,7 +211,9 @@ def _parallel(
     shares = [points[k::workers] for k in range(workers)]
     tasks = [joblib.delayed(_render_with)(state, draw, describe, share, dpi) for share in shares]
     try:
-        drawn = joblib.Parallel(n_jobs=workers, backend="loky")(tasks)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # joblib warns when it replaces a worker; a chapter keeps stderr empty
+            drawn = joblib.Parallel(n_jobs=workers, backend="loky")(tasks)
     except (BrokenProcessPool, pickle.PicklingError, TypeError, AttributeError):
         return None  # a worker was killed, or a function refers to something that cannot be copied
     frames: list[Any] = [None] * len(points)

@@ -25,6 +25,12 @@ class Split:
     test: tuple[torch.Tensor, torch.Tensor]
     unlabelled: torch.Tensor
 
+    def to(self, device: str) -> "Split":
+        """Return the same data on ``device``."""
+        x, t, u = (part.to(device) for part in (self.x, self.t, self.unlabelled))
+        validation, test = ((a.to(device), b.to(device)) for a, b in (self.validation, self.test))
+        return Split(x, t, validation, test, u)
+
 
 def digits_fold(fold: int, *, size: int, labelled: int, validation: int) -> Split:
     """Return one of five folds of the 5,000 digits: 1,000 are its test part; the rest has ``labelled`` examples for

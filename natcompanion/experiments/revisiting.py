@@ -1,6 +1,6 @@
 """The experiments on the revisiting paper. Every column of a table chooses its settings by the same declared search."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -151,11 +151,15 @@ class Table1(Settings):
         ]
 
     def split(self) -> training.Split:
-        """Return the data of this seed."""
+        """Return the data of this seed, on the device."""
         sizes = {"size": self.size, "labelled": self.labelled, "validation": self.validation}
         if self.data == "digits":
-            return training.digits_fold(self.seed, **sizes)
-        return training.subset(self.data, self.seed, test=self.test, **sizes)
+            return training.digits_fold(self.seed, **sizes).to(self.device)
+        return training.subset(self.data, self.seed, test=self.test, **sizes).to(self.device)
+
+    def draws(self) -> torch.Generator:
+        """Return a generator of random numbers on the CPU, so that weights and batches are those of any device."""
+        return replace(self, device="cpu").generator(1)
 
     def schedule(self, update: int) -> float:
         """Return the factor on the step size: 1, or the decay of Section 8.6."""
@@ -230,13 +234,13 @@ def _column(settings: Table1) -> dict:
 
 def _one_run(settings: Table1, split: training.Split, setting: training.Setting) -> dict:
     """Train once and return the setting, the final errors and losses, and the curves."""
-    generator = settings.generator(1)
+    generator = settings.draws()
     inputs = split.x.shape[1]
     model = (
         training.convolutional(settings.size, settings.maps, settings.hidden, generator)
         if settings.maps
         else training.mlp(inputs, settings.hidden, generator)
-    )
+    ).to(settings.device)
     curve: list[dict] = []
 
     def watch(update: int) -> None:

@@ -307,7 +307,8 @@ def test_live_draws_at_start_and_on_run_and_marks_a_stale_picture():
     assert calls == [2] and describe(T=2) in texts(box.result.value)
     box.controls["T"].value = 7
     assert calls == [2] and describe(T=2) in texts(box.result.value)
-    assert "nc-stale" in box.result._dom_classes and "still at T = 2. Press Run" in box.status.value
+    assert "nc-stale" in box.result._dom_classes
+    assert "The picture is at T = 2. Run draws T = 7." in box.status.value
     box.button.click()
     assert calls == [2, (7, True, "Running…")]
     assert describe(T=7) in texts(box.result.value) and not box.button.disabled

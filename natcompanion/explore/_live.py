@@ -49,7 +49,8 @@ def live(
     The picture at the start point is drawn at once, and an error there is raised, so that it stops the build
     of the book. While Run draws, the button says so and is disabled. If ``draw`` or ``describe`` raises then,
     the reader sees the type and message of the error in place of the picture. A picture that does not belong
-    to the sliders any more is dimmed, and a line says which point it shows. Tag the cell ``remove-cell``.
+    to the sliders any more is dimmed, and a line says which point it shows and which one Run draws. Tag the cell
+    ``remove-cell``.
 
     Parameters
     ----------
@@ -147,7 +148,8 @@ class _Live(Described):
     def _mark_stale(self) -> None:
         stale = self.point != self.shown
         (self.result.add_class if stale else self.result.remove_class)("nc-stale")
-        self._say(f"The picture is still at {name_point(self.shown)}. Press Run." if stale else self.outcome)
+        points = f"The picture is at {name_point(self.shown)}. Run draws {name_point(self.point)}."
+        self._say(points if stale else self.outcome)
 
     def _say(self, text: str) -> None:
         style = "<style>.nc-stale { opacity: 0.4 }</style>"

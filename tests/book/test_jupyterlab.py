@@ -26,7 +26,7 @@ from natcompanion.explore import explore, live
 def draw(eps, T):
     if T == 7:
         raise ValueError("expected <i>T</i> other than 7")
-    time.sleep(0.5 if T == 9 else 0)
+    time.sleep(2 if T == 9 else 0)
     figure = Figure(figsize=(5, 2))
     figure.subplots().plot([eps * t for t in range(T)])
     return figure
@@ -147,11 +147,10 @@ def test_run_draws_the_point_of_the_controls(page):
     image, run = box.locator(".nc-frame img"), box.get_by_role("button", name="Run")
     expect(image).to_have_attribute("alt", "After 6 steps the sum is 0.6.")
     first = picture(page, ".nc-live")
-    move(page, "T", 2)
-    expect(box.get_by_role("status")).to_have_text("The picture is still at eps = 0.1, T = 6. Press Run.")
+    move(page, 6, 8)
     expect(box.locator(".nc-frame")).to_have_class(re.compile("nc-stale"))
     assert picture(page, ".nc-live") == first
-    move(page, "T", 1)
+    move(page, 8, 9, drawn=6)
     run.click()
     expect(box.get_by_role("button", name="Running…")).to_be_disabled()
     expect(image).to_have_attribute("alt", "After 9 steps the sum is 0.9.")
@@ -164,12 +163,12 @@ def test_run_draws_the_point_of_the_controls(page):
 def test_an_error_is_shown_and_does_not_stick(page):
     box = page.locator(".nc-live")
     run = box.get_by_role("button", name="Run", exact=True)
-    move(page, "T", -2)
+    move(page, 9, 7)
     run.press("Enter")
     expect(box.get_by_role("alert")).to_have_text("ValueError: expected <i>T</i> other than 7")
     expect(box.get_by_role("status")).to_have_text("Failed at eps = 0.1, T = 7.")
     expect(box.locator("img")).to_have_count(0)
-    move(page, "T", 1)
+    move(page, 7, 8)
     run.press("Enter")
     expect(box.locator("img")).to_have_attribute("alt", "After 8 steps the sum is 0.8.")
 
@@ -179,9 +178,11 @@ def test_nothing_went_to_stderr_or_left_the_machine(page):
     assert page.outside == []
 
 
-def move(page: Page, label: str, steps: int) -> None:
-    """Move a slider of `live` by some steps with the keyboard."""
-    row = page.locator(".nc-live .widget-slider").filter(has_text=label)
+def move(page: Page, start: int, end: int, drawn: int | None = None) -> None:
+    """Move the slider T of `live` with the keyboard, and wait until the kernel knows where it stands."""
+    row = page.locator(".nc-live .widget-slider").filter(has_text="T")
     row.locator(".noUi-handle").focus()
-    for _ in range(abs(steps)):
-        page.keyboard.press("ArrowRight" if steps > 0 else "ArrowLeft")
+    for _ in range(abs(end - start)):
+        page.keyboard.press("ArrowRight" if end > start else "ArrowLeft")
+    points = f"The picture is at eps = 0.1, T = {drawn or start}. Run draws eps = 0.1, T = {end}."
+    expect(page.locator(".nc-live").get_by_role("status")).to_have_text(points)

@@ -1,0 +1,203 @@
+r"""The relative Fisher metrics of a neuron, a layer, a softmax layer and two layers, averaged over the examples."""
+
+from typing import Unpack
+
+import torch
+
+from natcompanion import _checks as check
+from natcompanion.relative.activations import Activation, Options, _activate, _nu, _options, _slope, _wide
+
+
+def augment(x: torch.Tensor) -> torch.Tensor:
+    r"""Return :math:`\tilde x = (x, 1)`: one more column, of ones; (..., D) to (..., D + 1)."""
+    return torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1)
+
+
+def neuron_rfim(
+    w: torch.Tensor, x: torch.Tensor, activation: Activation, **options: Unpack[Options]
+) -> torch.Tensor:
+    r"""Return the metric of one neuron.
+
+    .. math:: g^y(w) = \frac1n \sum_i \nu_f(w^\top \tilde x_i)\, \tilde x_i \tilde x_i^\top
+
+    Parameters
+    ----------
+    w : Tensor, shape (D + 1,)
+        The bias comes last.
+    x : Tensor, shape (n, D) or (D,)
+        Inputs without the constant 1.
+    activation, **options
+        As for :func:`nu`.
+
+    Returns
+    -------
+    Tensor, shape (D + 1, D + 1)
+
+    Raises
+    ------
+    ValueError
+        If a tensor is empty, not finite or not floating-point, if the sizes do not agree, or as for :func:`nu`.
+
+    Notes
+    -----
+    Source: rfim Eq. 21.
+    """
+    if check.floating(w, "w").ndim != 1:
+        raise ValueError(f"w: expected the weights of one neuron, shape (D + 1,), got {tuple(w.shape)}")
+    return layer_rfim(w[None], x, activation, **options)[0]
+
+
+def layer_rfim(
+    W: torch.Tensor, x: torch.Tensor, activation: Activation, **options: Unpack[Options]
+) -> torch.Tensor:
+    r"""Return the metric of a layer, which is block diagonal: one block a neuron, each as in :func:`neuron_rfim`.
+
+    Parameters
+    ----------
+    W : Tensor, shape (m, D + 1)
+        One row a neuron, the bias in the last column.
+    x, activation, **options
+        As for :func:`neuron_rfim`.
+
+    Returns
+    -------
+    Tensor, shape (m, D + 1, D + 1)
+        ``torch.block_diag(*blocks)`` is the whole matrix, in the order ``W.reshape(-1)``.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`neuron_rfim`.
+
+    Notes
+    -----
+    Memory: n m (D + 1) numbers besides the result. Source: rfim Eq. 22, 23 and 74.
+    """
+    name = _options(activation, **options)
+    W_, rows, dtype = _inputs(W, x)
+    weights = _nu(name, rows @ W_.mT, **options)
+    weighted = weights.unsqueeze(2) * rows.unsqueeze(1)  # (n, m, D + 1)
+    return (weighted.flatten(1).mT @ rows / len(rows)).unflatten(0, W.shape).to(dtype)
+
+
+def linear_rfim(x: torch.Tensor, *, sigma: float = 1.0) -> torch.Tensor:
+    r"""Return the block that all neurons of a linear layer share, :math:`\overline{\tilde x \tilde x^\top} / \sigma^2`.
+
+    ``x`` has shape (n, D) or (D,), the result (D + 1, D + 1). Source: rfim Eq. 22 and 70.
+    """
+    rows = augment(_examples(x))
+    return (rows.mT @ rows / (len(rows) * check.positive(sigma, "sigma") ** 2)).to(x.dtype)
+
+
+def softmax_rfim(W: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    r"""Return the metric of a softmax layer, in which the neurons are correlated.
+
+    .. math:: g^y(W) = \frac1n \sum_i \left(\operatorname{diag}(\eta_i) - \eta_i \eta_i^\top\right)
+              \otimes \tilde x_i \tilde x_i^\top, \qquad \eta_i = \operatorname{softmax}(W \tilde x_i)
+
+    It is singular for all data: the same change of all rows of ``W`` leaves :math:`\eta` as it is. Each example adds at
+    most m - 1 to the rank.
+
+    Parameters
+    ----------
+    W : Tensor, shape (m, D + 1)
+    x : Tensor, shape (n, D) or (D,)
+
+    Returns
+    -------
+    Tensor, shape (m (D + 1), m (D + 1))
+        In the order ``W.reshape(-1)``.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`neuron_rfim`.
+
+    Notes
+    -----
+    Source: rfim Eq. 25 and 79.
+    """
+    W_, rows, dtype = _inputs(W, x)
+    eta = torch.softmax(rows @ W_.mT, -1)
+    off = 1 - torch.eye(len(W), dtype=eta.dtype, device=eta.device)
+    others = eta @ off  # 1 - eta, without cancellation
+    coefficients = torch.diag_embed(eta * others) - off * eta.unsqueeze(2) * eta.unsqueeze(1)
+    return _kronecker_mean(coefficients, rows).to(dtype)
+
+
+def two_layer_rfim(
+    W: torch.Tensor, C: torch.Tensor, x: torch.Tensor, activation: Activation, **options: Unpack[Options]
+) -> torch.Tensor:
+    r"""Return the metric of the first of two layers, with the response taken after the second.
+
+    .. math:: g^y(W \mid C) = \frac1n \sum_x F C^\top N C F \otimes \tilde x \tilde x^\top, \qquad
+              F = \operatorname{diag} f'(W \tilde x), \quad N = \operatorname{diag} \nu_f(C h), \quad
+              h = f(W \tilde x)
+
+    The paper prints :math:`\nu_f(W \tilde x)` in the place of :math:`f'(W \tilde x)`. The two are equal for tanh,
+    sigmoid, and the hard ReLU with ``sigma=1``, and for no other.
+
+    Parameters
+    ----------
+    W : Tensor, shape (m, D + 1)
+        First layer, the bias in the last column.
+    C : Tensor, shape (o, m)
+        Second layer, one row an output, without bias.
+    x : Tensor, shape (n, D) or (D,)
+    activation, **options
+        Of both layers, as for :func:`nu`.
+
+    Returns
+    -------
+    Tensor, shape (m (D + 1), m (D + 1))
+        In the order ``W.reshape(-1)``.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`neuron_rfim`, or if ``C`` does not have m columns.
+
+    Notes
+    -----
+    Source: rfim Eq. 26, 80 and 81, corrected.
+    """
+    name = _options(activation, **options)
+    W_, rows, dtype = _inputs(W, x)
+    if check.matrix(C, "C").shape[1] != len(W):
+        raise ValueError(f"C: expected {len(W)} columns, one for each row of W, got shape {tuple(C.shape)}")
+    shape = {key: value for key, value in options.items() if key != "sigma"}
+    a = rows @ W_.mT
+    weights = _nu(name, _activate(name, a, **shape) @ _wide(C).mT, **options)  # (n, o)
+    through = _wide(C) * _slope(name, a, **shape).unsqueeze(1)  # C F: (n, o, m)
+    return _kronecker_mean(through.mT @ (weights.unsqueeze(2) * through), rows).to(dtype)
+
+
+def _kronecker_mean(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the mean over n of ``kron(coefficients[i], outer(rows[i], rows[i]))`` from (n, m, m) and (n, d)."""
+    strips = [
+        rows.mT @ (c.unsqueeze(2) * rows.unsqueeze(1)).flatten(1) for c in coefficients.unbind(1)
+    ]  # each (d, m d)
+    return torch.cat(strips) / len(rows)
+
+
+def _inputs(W: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
+    """Return ``W`` and the augmented examples, at float32 or better, and the dtype of the result."""
+    check.matrix(W, "W")
+    rows = augment(_examples(x))
+    if W.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"x: expected {W.shape[1] - 1} columns, one fewer than the weights of a neuron (the last is the bias), "
+            f"got shape {tuple(x.shape)}"
+        )
+    if W.dtype != x.dtype:
+        raise ValueError(
+            f"x: expected the dtype of the weights, {W.dtype}, got {x.dtype}; convert one of them"
+        )
+    return _wide(W), rows, x.dtype
+
+
+def _examples(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` as a finite matrix (n, D) at float32 or better."""
+    if isinstance(x, torch.Tensor) and x.ndim == 1:
+        x = x[None]
+    return _wide(check.matrix(x, "x"))

@@ -9,6 +9,7 @@ from natcompanion.metrics.dense import (
     per_example_gradients,
 )
 from natcompanion.metrics.energy import energy_metric, gradient_second_moment
+from natcompanion.metrics.kronecker import KroneckerFactors, kronecker_factors
 from natcompanion.metrics.matrix import block_diagonal, condition_number, diagonal
 from natcompanion.metrics.operators import (
     CovarianceOperator,
@@ -20,6 +21,7 @@ from natcompanion.metrics.operators import (
 __all__ = [
     "CovarianceOperator",
     "FisherOperator",
+    "KroneckerFactors",
     "MetricOperator",
     "MonteCarloOperator",
     "block_diagonal",
@@ -31,6 +33,7 @@ __all__ = [
     "gauss_newton",
     "gradient_covariance",
     "gradient_second_moment",
+    "kronecker_factors",
     "monte_carlo_fisher",
     "per_example_gradients",
 ]

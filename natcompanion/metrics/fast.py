@@ -92,7 +92,7 @@ def gram(f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor) -> torch.T
     step = max(1, CHUNK // max(_numbers_per_example(layers, cotangents.shape[1]), 1))
     for start in range(0, len(x), step):
         part = slice(start, start + step)
-        deltas = _backpropagate(f, layers, x[part], cotangents[part])
+        deltas = backpropagate(f, layers, x[part], cotangents[part])
         if deltas is None:
             return None
         _add_blocks(total, layers, deltas)
@@ -132,7 +132,7 @@ def _numbers_per_example(layers: list[Layer], k: int) -> int:
     )
 
 
-def _backpropagate(
+def backpropagate(
     f: ModelFunction, layers: list[Layer], x: torch.Tensor, cotangents: torch.Tensor
 ) -> list[torch.Tensor] | None:
     """Run the model and return each layer's cotangents (k, n, ...), or None if autograd sees more than the layers."""

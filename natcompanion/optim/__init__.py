@@ -1,5 +1,6 @@
 """Optimizers of the papers, as torch optimizers wherever a per-step rule allows."""
 
+from natcompanion.optim.kfac import KFAC
 from natcompanion.optim.krylov import HessianFree, KrylovSubspaceDescent
 from natcompanion.optim.natural_gradient import NaturalGradient, Step
 from natcompanion.optim.natural_space import NaturalSpace, natural_space
@@ -8,6 +9,7 @@ from natcompanion.optim.relative_gradient import RelativeGradient, natural_relat
 from natcompanion.optim.tonga import TONGA
 
 __all__ = [
+    "KFAC",
     "TONGA",
     "HessianFree",
     "KrylovSubspaceDescent",

@@ -1,0 +1,200 @@
+r"""K-FAC: gradient descent with a Kronecker-factored Fisher matrix."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from natcompanion import _checks as check
+from natcompanion.likelihoods import Likelihood
+from natcompanion.metrics.kronecker import KroneckerFactors, kronecker_factors, kronecker_layers
+from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.optim.natural_gradient import _groups
+
+
+class KFAC(Optimizer):
+    r"""Gradient descent with a Kronecker-factored Fisher matrix.
+
+    .. math:: [W\, b] \leftarrow [W\, b] - \mathrm{lr}\; \operatorname{mat}\!\left(
+              (B \otimes A + \lambda I)^{-1} \operatorname{vec} [G_W\, g_b]\right)
+
+    for each layer, with the factors of :func:`natcompanion.metrics.kronecker_factors`. An ordinary optimizer, but for one call more: the
+    factors come from a batch of inputs (no targets) given to :meth:`refresh` before the first step and as often after
+    it as one likes. ::
+
+        optimizer = KFAC(model, Categorical(), lr=0.1)
+        for step, (x, t) in enumerate(batches):
+            if step % 20 == 0:
+                optimizer.refresh(x)
+            optimizer.zero_grad()
+            Categorical().nll(model(x), t).mean().backward()
+            optimizer.step()
+
+    Parameters
+    ----------
+    model, likelihood
+        As for :func:`natcompanion.metrics.kronecker_factors`.
+    lr : float
+        Step size.
+    momentum, weight_decay : float
+        Momentum is applied to the preconditioned direction, as in ``torch.optim.SGD``. Weight decay is added to the
+        gradient, before the preconditioning.
+    damping : float
+        :math:`\lambda`, greater than 0.
+    factored : bool
+        Spread the damping over the factors; see :meth:`natcompanion.metrics.KroneckerFactors.inverse`.
+    decay : float
+        How much of the earlier factors is kept at a refresh, from 0 (none) to below 1.
+    draws, generator
+        As for :func:`natcompanion.metrics.kronecker_factors`.
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones; or parameter groups, each a dict with ``"params"`` and
+        perhaps ``"lr"``, ``"momentum"``, ``"weight_decay"``.
+
+    Attributes
+    ----------
+    factors : dict
+        The present :class:`natcompanion.metrics.KroneckerFactors` by the name of the layer; empty before the first refresh.
+
+    Raises
+    ------
+    ValueError
+        On arguments out of range.
+
+    Notes
+    -----
+    The factors are float64; their inverses are applied in the dtype of the parameters, float32 for half precision.
+    ``state_dict`` holds the factors. What this leaves out of Martens and Grosse (2015): blocks between layers, the
+    rescaling and momentum of their Section 6 and 7, adaptive damping.
+    Source: prong Section 3.4.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        lr: float,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        damping: float = 1e-3,
+        factored: bool = False,
+        decay: float = 0.0,
+        draws: int | None = None,
+        generator: torch.Generator | None = None,
+        parameters: Iterable[Any] | None = None,
+    ) -> None:
+        self.model, self.likelihood = model, likelihood
+        self.damping, self.factored = check.positive(damping, "damping"), factored
+        self.decay = check.non_negative(decay, "decay")
+        if self.decay >= 1:
+            raise ValueError(f"decay: expected a number from 0 to below 1, got {decay!r}")
+        self.draws, self.generator = draws, generator
+        self.factors: dict[str, KroneckerFactors] = {}
+        self._inverses: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(_groups(model, parameters), defaults)
+        kronecker_layers(ModelFunction(model, self._leaves()))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of the model's parameters with settings of its own."""
+        super().add_param_group(param_group)
+        try:
+            for key in ("lr", "momentum", "weight_decay"):
+                check.non_negative(self.param_groups[-1][key], key)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    def refresh(self, x: torch.Tensor) -> None:
+        """Take the factors from the inputs ``x`` (n, ...) at the present parameters, and invert them.
+
+        Raises
+        ------
+        ValueError
+            If ``x`` does not fit the model. The earlier factors are kept.
+        """
+        new = kronecker_factors(
+            self.model, x, self.likelihood,
+            draws=self.draws, generator=self.generator, parameters=self._leaves(),
+        )  # fmt: skip
+        if self.factors:
+            old, k = self.factors, self.decay
+            new = {
+                name: KroneckerFactors(k * old[name].A + (1 - k) * A, k * old[name].B + (1 - k) * B, bias)
+                for name, (A, B, bias) in new.items()
+            }
+        self._take(new)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step along the gradients that the parameters hold; a parameter without one counts as still.
+
+        Raises
+        ------
+        ValueError
+            If :meth:`refresh` was never called, or a gradient is not finite. Nothing is changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._inverses:
+            raise ValueError("step: expected factors; call refresh(x) with a batch of inputs first")
+        groups = {id(p): group for group in self.param_groups for p in group["params"]}
+        moves = [move for layer in self._chosen(groups) for move in self._directions(*layer, groups)]
+        for p, direction in moves:
+            self._move(p, direction, groups[id(p)])
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the parameter groups, the momentum and the factors."""
+        return {**super().state_dict(), "factors": {name: tuple(f) for name, f in self.factors.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state from :meth:`state_dict`."""
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self._take({name: KroneckerFactors(*f) for name, f in state_dict["factors"].items()})
+
+    # Parts -------------------------------------------------------------------------------------------------
+
+    def _leaves(self) -> list[nn.Parameter]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _take(self, factors: dict[str, KroneckerFactors]) -> None:
+        narrow = self._leaves()[0].dtype
+        dtype = torch.float32 if narrow in (torch.float16, torch.bfloat16) else narrow
+        inverses = {
+            name: f.inverse(self.damping, factored=self.factored, dtype=dtype) for name, f in factors.items()
+        }
+        self.factors, self._inverses = factors, inverses
+
+    def _chosen(self, groups: dict[int, dict]) -> Iterable[tuple[str, list[nn.Parameter]]]:
+        """Yield the name and the parameters of ours of each layer where one of them has a gradient."""
+        for name in self.factors:
+            module = self.model.get_submodule(name)
+            own = [p for p in (module.weight, module.bias) if p is not None and id(p) in groups]
+            if any(p.grad is not None for p in own):
+                yield name, own
+
+    def _directions(
+        self, name: str, own: list[nn.Parameter], groups: dict[int, dict]
+    ) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """Return the natural gradient of a layer, for each of its parameters."""
+        columns = []
+        for p in own:
+            g = torch.zeros_like(p) if p.grad is None else check.floating(p.grad, f"gradient of {name}")
+            columns.append((g + groups[id(p)]["weight_decay"] * p).reshape(len(p), -1))
+        direction = self._inverses[name](torch.cat(columns, 1))
+        pieces = direction.split([c.shape[1] for c in columns], 1)
+        return [(p, d.reshape(p.shape)) for p, d in zip(own, pieces, strict=True) if p.grad is not None]
+
+    def _move(self, p: nn.Parameter, direction: torch.Tensor, group: dict[str, Any]) -> None:
+        if group["momentum"]:
+            state = self.state[p]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(p)
+            direction = state["momentum_buffer"].mul_(group["momentum"]).add_(direction)
+        p.add_(direction, alpha=-group["lr"])

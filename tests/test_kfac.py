@@ -1,0 +1,413 @@
+"""K-FAC: its factors and blocks by brute force, where they are exact and where not, and the optimizer on top."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from natcompanion import metrics, reference
+from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
+from natcompanion.metrics import KroneckerFactors, kronecker_factors
+from natcompanion.optim import KFAC
+
+LIKELIHOODS = [Gaussian(0.5), Bernoulli(), Categorical()]
+named = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=repr)
+
+
+def mlp(sizes=(3, 5, 4, 2), seed=0, dtype=torch.float64, bias=True):
+    torch.manual_seed(seed)
+    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=bias), nn.Tanh())]
+    return nn.Sequential(*layers[:-1]).to(dtype)
+
+
+def convnet(padding_mode="zeros"):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1, stride=2, padding_mode=padding_mode), nn.Tanh(),
+        nn.Conv2d(3, 2, 2, dilation=2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(18, 2),
+    ).double()  # fmt: skip
+
+
+def inputs(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def gap(a, b):
+    return float((a - b).norm() / b.norm())
+
+
+def eye(A):
+    return torch.eye(len(A), dtype=A.dtype)
+
+
+def seen(model, layer, x, likelihood):
+    """Return, one example and one label after the other, what goes into a layer, what comes back, and p(label)."""
+    out = []
+    for x_i in x.split(1):
+        noted = []
+        handle = layer.register_forward_hook(lambda m, a, y, noted=noted: noted.extend((a[0], y)))
+        r = model(x_i)
+        handle.remove()
+        for label, p in reference.labels(likelihood, r[0].detach()):
+            loss = likelihood.nll(r, label.unsqueeze(0)).sum()
+            (delta,) = torch.autograd.grad(loss, noted[1], retain_graph=True)
+            out.append((noted[0][0].detach(), delta[0], p))
+    return out
+
+
+# The factors ----------------------------------------------------------------------------------------------------------
+
+
+@named
+def test_factors_are_the_second_moments_of_inputs_and_of_what_comes_back(likelihood):
+    model, x = mlp(), inputs(7, 3)
+    factors = kronecker_factors(model, x, likelihood)
+    assert list(factors) == ["0", "2", "4"]
+    for name, (A, B, bias) in factors.items():
+        rows = seen(model, model.get_submodule(name), x, likelihood)
+        one = torch.ones(1, dtype=torch.float64)
+        A_ = sum(p * torch.outer(torch.cat([h, one]), torch.cat([h, one])) for h, _, p in rows) / len(x)
+        B_ = sum(p * torch.outer(d, d) for _, d, p in rows) / len(x)
+        mean = sum(p * d for _, d, p in rows) / len(x)
+        assert bias and gap(A, A_) < 1e-13 and gap(B, B_) < 1e-13
+        assert float(mean.norm()) < 1e-12  # the model's own labels: the gradient's mean is 0
+
+
+def test_kronecker_case_of_equation_5(cases):
+    case = cases("prong")["003-kronecker"]
+    given, expected = ({k: torch.tensor(v, dtype=torch.float64) if isinstance(v, list) else v for k, v in case[key].items()}
+                       for key in ("inputs", "expected"))  # fmt: skip
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    with torch.no_grad():
+        for layer, W, b in ((model[0], "W1", "b1"), (model[2], "W2", "b2")):
+            layer.weight.copy_(given[W])
+            layer.bias.copy_(given[b])
+    model[0].bias.requires_grad_(False)  # the case has the block of the weights alone
+    F = metrics.fisher(model, given["X"], Categorical(), parameters=["0.weight"])
+    A, B, bias = factors = kronecker_factors(model, given["X"], Categorical())["0"]
+    assert not bias
+    found = {"F": F, "dd": B, "hh": A, "kron": factors.dense()}
+    for key, value in found.items():
+        assert gap(value, expected[key]) < case["rtol"], key
+    assert gap(factors.dense(), F) > 0.3  # the error of the independence assumption
+    assert gap(torch.kron(A, B), F) > 2 * gap(factors.dense(), F)  # negative control: vec by columns
+
+
+@named
+@pytest.mark.parametrize("bias", [True, False])
+def test_is_the_exact_block_where_inputs_and_gradients_are_independent(likelihood, bias):
+    """At weights of zero the output is the same for all inputs, and so is the distribution of the gradient."""
+    model, x = nn.Linear(3, 2, bias=bias).double(), inputs(11, 3)
+    nn.init.zeros_(model.weight)
+    block = kronecker_factors(model, x, likelihood)[""].dense()
+    assert gap(block, metrics.fisher(model, x, likelihood)) < 1e-14
+    assert gap(block, reference.fisher(model, x, likelihood)) < 1e-13
+    if not isinstance(likelihood, Gaussian):  # negative control: with weights they depend on each other
+        nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(0))
+        block = kronecker_factors(model, x, likelihood)[""].dense()
+        assert gap(block, metrics.fisher(model, x, likelihood)) > 0.02
+
+
+def test_is_the_exact_block_of_a_hidden_layer_with_independent_inputs_and_gradients():
+    """Half of the inputs feed the layer, the other half the gradient; the batch holds every pair of halves."""
+
+    class Product(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 3).double()
+
+        def forward(self, x):
+            return self.layer(x[:, :2]) * x[:, 2:]
+
+    torch.manual_seed(0)
+    h, gain = inputs(4, 2), inputs(5, 3, seed=2)
+    pairs = torch.stack([torch.cat(pair) for pair in itertools.product(h, gain)])
+    for x, exact in ((pairs, True), (pairs[::3], False)):
+        block = kronecker_factors(Product(), x, Gaussian())["layer"].dense()
+        difference = gap(block, metrics.fisher(Product(), x, Gaussian()))
+        assert difference < 1e-14 if exact else difference > 0.02
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflect"])
+def test_convolutions_average_over_positions_in_A_and_sum_in_B(padding_mode):
+    model, x = convnet(padding_mode), inputs(4, 2, 10, 10)
+    for name, (A, B, bias) in kronecker_factors(model, x, Categorical()).items():
+        layer = model.get_submodule(name)
+        A_, B_ = torch.zeros_like(A), torch.zeros_like(B)
+        for h, delta, p in seen(model, layer, x, Categorical()):
+            if isinstance(layer, nn.Linear):
+                h, delta = h[:, None], delta[:, None]
+            else:
+                weight = torch.eye(A.shape[0] - bias, dtype=h.dtype).unflatten(1, layer.weight.shape[1:])
+                probe = copy.deepcopy(layer)  # a convolution whose outputs are the entries of its patches
+                probe.weight, probe.bias = nn.Parameter(weight), None
+                h, delta = probe(h[None])[0].detach().flatten(1), delta.flatten(1)
+            h = torch.cat([h, torch.ones_like(h[:1])]) if bias else h
+            A_ += p * h @ h.mT / h.shape[1] / len(x)
+            B_ += p * delta @ delta.mT / len(x)
+        assert gap(A, A_) < 1e-13 and gap(B, B_) < 1e-13
+
+
+def test_a_1x1_convolution_on_one_pixel_and_a_sequence_of_one_are_linear_layers():
+    linear, x = nn.Linear(3, 2).double(), inputs(6, 3)
+    conv = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Flatten()).double()
+    with torch.no_grad():
+        conv[0].weight.copy_(linear.weight[:, :, None, None])
+        conv[0].bias.copy_(linear.bias)
+    (one,) = kronecker_factors(linear, x, Categorical()).values()
+    (same,) = kronecker_factors(conv, x[:, :, None, None], Categorical()).values()
+    (again,) = kronecker_factors(nn.Sequential(linear, nn.Flatten()), x[:, None], Categorical()).values()
+    for other in (same, again):
+        assert gap(other.A, one.A) < 1e-14 and gap(other.B, one.B) < 1e-14
+
+
+def test_drawn_labels_estimate_the_same_gradient_factor():
+    model, x = mlp((3, 5, 4, 4)), inputs(50, 3)
+    exact = kronecker_factors(model, x, Categorical())["2"]
+    generator = torch.Generator().manual_seed(0)
+    errors = []
+    for draws in (1, 400):
+        drawn = kronecker_factors(model, x, Categorical(), draws=draws, generator=generator)["2"]
+        assert torch.equal(drawn.A, exact.A)
+        errors.append(gap(drawn.B, exact.B))
+    assert errors[1] < 0.03 < errors[0]
+
+
+@named
+@pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.bias"])
+def test_frozen_parameters_have_no_part_in_the_block(likelihood, frozen):
+    model, x = mlp(), inputs(6, 3)
+    whole = kronecker_factors(model, x, likelihood)[frozen[0]]
+    model.get_parameter(frozen).requires_grad_(False)
+    part = kronecker_factors(model, x, likelihood)[frozen[0]]
+    assert gap(part.B, whole.B) < 1e-14
+    assert gap(part.A, whole.A[-1:, -1:] if "weight" in frozen else whole.A[:-1, :-1]) < 1e-14
+
+
+def test_the_batch_may_be_cut_into_parts(monkeypatch):
+    model, x = convnet(), inputs(5, 2, 10, 10)
+    whole = kronecker_factors(model, x, Categorical())
+    monkeypatch.setattr("natcompanion.metrics.kronecker.CHUNK", 100)
+    for name, f in kronecker_factors(model, x, Categorical()).items():
+        assert gap(f.A, whole[name].A) < 1e-14 and gap(f.B, whole[name].B) < 1e-14
+
+
+# The inverse ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_inverse_solves_the_dense_system(bias):
+    model, x = mlp(bias=bias), inputs(6, 3)
+    f = kronecker_factors(model, x, Categorical())["2"]
+    G = inputs(4, 5 + bias)
+    flat = torch.cat([G[:, :-1].flatten(), G[:, -1]]) if bias else G.flatten()
+    F = f.dense()
+    expected = torch.linalg.solve(F + 0.01 * eye(F), flat)
+    D = f.inverse(0.01)(G)
+    found = torch.cat([D[:, :-1].flatten(), D[:, -1]]) if bias else D.flatten()
+    assert gap(found, expected) < 1e-12
+    pi = ((f.A.trace() / len(f.A)) / (f.B.trace() / len(f.B))) ** 0.5
+    A = f.A + 0.1 * pi * eye(f.A)
+    B = f.B + 0.1 / pi * eye(f.B)
+    spread = torch.linalg.solve(torch.kron(B, A), G.flatten()).view_as(G)
+    assert gap(f.inverse(0.01, factored=True)(G), spread) < 1e-12
+    assert gap(spread, D) > 0.05  # negative control: the two are not the same
+
+
+def test_dead_and_constant_units_leave_finite_inverses():
+    zero = KroneckerFactors(torch.zeros(3, 3).double(), torch.zeros(2, 2).double(), bias=True)
+    for factored in (False, True):
+        assert gap(zero.inverse(0.1, factored=factored)(inputs(2, 3)), 10 * inputs(2, 3)) < 1e-12
+    with pytest.raises(ValueError, match="damping"):
+        zero.inverse(0.0)
+
+
+# The optimizer --------------------------------------------------------------------------------------------------------
+
+
+def loss_of(model, x, t):
+    return Categorical().nll(model(x), t).mean()
+
+
+def problem(n=20, dtype=torch.float64):
+    x = inputs(n, 3).to(dtype)
+    return x, (x[:, 0] * x[:, 1] > 0).long()
+
+
+def train(model, optimizer, x, t, steps, refresh=5, start=0):
+    losses = []
+    for step in range(start, start + steps):
+        if step % refresh == 0:
+            optimizer.refresh(x)
+        optimizer.zero_grad()
+        loss = loss_of(model, x, t)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def vector(model):
+    return reference.parameter_vector(model).clone()
+
+
+def blocks(model, x, damping):
+    """Return the dense damped block-diagonal Kronecker matrix."""
+    dense = torch.block_diag(*[f.dense() for f in kronecker_factors(model, x, Categorical()).values()])
+    return dense + damping * eye(dense)
+
+
+def test_a_step_solves_the_dense_block_system():
+    model, (x, t) = mlp(), problem()
+    F, before = blocks(model, x, 0.05), vector(model)
+    g = reference.gradient(model, loss_of(model, x, t))
+    train(model, KFAC(model, Categorical(), 0.3, damping=0.05), x, t, 1)
+    move = vector(model) - before
+    assert gap(move, -0.3 * torch.linalg.solve(F, g)) < 1e-11
+    G = metrics.fisher(model, x, Categorical()) + 0.05 * eye(F)
+    for wrong in (-0.3 * g, -0.3 * torch.linalg.solve(G, g)):  # negative controls
+        assert gap(move, wrong) > 0.05
+
+
+def test_momentum_and_weight_decay_are_those_of_sgd_on_the_direction():
+    model, (x, t) = mlp(), problem()
+    optimizer = KFAC(model, Categorical(), 0.1, momentum=0.9, weight_decay=0.02, damping=0.1)
+    theta, velocity = vector(model), 0.0
+    for _ in range(3):
+        F, g = blocks(model, x, 0.1), reference.gradient(model, loss_of(model, x, t))
+        velocity = 0.9 * velocity + torch.linalg.solve(F, g + 0.02 * theta)
+        theta = theta - 0.1 * velocity
+        train(model, optimizer, x, t, 1, refresh=1)
+        assert gap(vector(model), theta) < 1e-12
+
+
+def test_trains_to_the_end_and_faster_than_plain_gradients():
+    x, t = problem(60)
+    model = mlp(seed=3)
+    plain = copy.deepcopy(model)
+    ours = train(model, KFAC(model, Categorical(), 0.3, damping=0.03), x, t, 60, refresh=1)
+    sgd = torch.optim.SGD(plain.parameters(), 0.3)
+    for _ in range(60):
+        sgd.zero_grad()
+        loss = loss_of(plain, x, t)
+        loss.backward()
+        sgd.step()
+    assert ours[-1] < 0.05
+    assert float(loss.detach()) > 0.3
+
+
+@pytest.mark.parametrize("factored", [False, True])
+def test_resumes_to_the_last_bit(factored):
+    x, t = problem(dtype=torch.float32)
+    options = {"momentum": 0.5, "damping": 0.01, "factored": factored, "decay": 0.5}
+    model = mlp(dtype=torch.float32)
+    optimizer = KFAC(model, Categorical(), 0.1, **options)
+    train(model, optimizer, x, t, 7)
+    other = mlp(seed=9, dtype=torch.float32)
+    other.load_state_dict(model.state_dict())
+    resumed = KFAC(other, Categorical(), 0.7, **options)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert train(model, optimizer, x, t, 6, start=7) == train(other, resumed, x, t, 6, start=7)
+    assert torch.equal(vector(model), vector(other))
+
+
+def test_decay_averages_the_factors():
+    model, x, y = mlp(), inputs(9, 3), inputs(9, 3, seed=5)
+    optimizer = KFAC(model, Categorical(), 0.1, decay=0.75)
+    one, two = (kronecker_factors(model, z, Categorical())["2"] for z in (x, y))
+    optimizer.refresh(x)
+    optimizer.refresh(y)
+    assert gap(optimizer.factors["2"].A, 0.75 * one.A + 0.25 * two.A) < 1e-14
+    assert gap(optimizer.factors["2"].B, 0.75 * one.B + 0.25 * two.B) < 1e-14
+
+
+def test_param_groups_schedulers_closures_and_half_precision():
+    model, (x, t) = mlp(dtype=torch.bfloat16), problem(dtype=torch.bfloat16)
+    groups = [{"params": [model[0].weight, model[2].weight]}, {"params": [model[0].bias], "lr": 0.0}]
+    optimizer = KFAC(model, Categorical(), 0.1, damping=0.1, parameters=groups)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    before = copy.deepcopy(model.state_dict())
+    optimizer.refresh(x)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model, x, t)
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).dtype == torch.bfloat16
+    scheduler.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.0]
+    after = model.state_dict()
+    moved = [name for name in after if not torch.equal(before[name], after[name])]
+    assert moved == ["0.weight", "2.weight"]
+
+
+def test_a_layer_without_a_gradient_stands_still():
+    model, (x, t) = mlp(), problem()
+    optimizer = KFAC(model, Categorical(), 0.1, momentum=0.9, weight_decay=0.1)
+    train(model, optimizer, x, t, 2)
+    before = vector(model[0])
+    optimizer.zero_grad()
+    torch.autograd.backward(loss_of(model, x, t), inputs=list(model[2:].parameters()))
+    optimizer.step()
+    assert torch.equal(vector(model[0]), before)
+
+
+def test_the_model_is_left_alone_by_refresh():
+    model = nn.Sequential(mlp(), nn.Dropout(0.5))
+    model.train()
+    before = vector(model)
+    KFAC(model, Categorical(), 0.1).refresh(inputs(5, 3))
+    assert model.training and model[1].training and torch.equal(vector(model), before)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3).double()
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+def tied():
+    model = mlp((3, 3, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+def test_refusals_name_what_to_do():
+    x = inputs(5, 3)
+    with pytest.raises(ValueError, match=r"'1' \(BatchNorm1d\); freeze it"):
+        KFAC(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).double(), Categorical(), 0.1)
+    with pytest.raises(ValueError, match=r"without groups, got '0' \(Conv2d\)"):
+        KFAC(nn.Sequential(nn.Conv2d(2, 2, 1, groups=2), nn.Flatten()), Categorical(), 0.1)
+    with pytest.raises(ValueError, match="tied"):
+        KFAC(tied(), Categorical(), 0.1)
+    with pytest.raises(ValueError, match="called once"):
+        KFAC(Twice(), Categorical(), 0.1).refresh(x)
+    for option in ({"decay": 1.0}, {"damping": 0.0}, {"momentum": -1.0}, {"weight_decay": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(option))):
+            KFAC(mlp(), Categorical(), 0.1, **option)
+    with pytest.raises(ValueError, match="lr"):
+        KFAC(mlp(), Categorical(), -0.1)
+
+
+def test_a_bad_gradient_or_batch_changes_nothing():
+    model, (x, t) = mlp(), problem()
+    optimizer = KFAC(model, Categorical(), 0.1, momentum=0.9)
+    with pytest.raises(ValueError, match="refresh"):
+        optimizer.step()
+    train(model, optimizer, x, t, 1)
+    before, factors = vector(model), optimizer.factors
+    model[4].bias.grad[0] = torch.nan
+    with pytest.raises(ValueError, match="gradient of 4"):
+        optimizer.step()
+    with pytest.raises(ValueError, match="finite"):
+        optimizer.refresh(x * torch.inf)
+    assert torch.equal(vector(model), before) and optimizer.factors is factors

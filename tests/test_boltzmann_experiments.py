@@ -134,7 +134,7 @@ def test_decorrelation_equals_autograd(machines, split):
 
 def test_search_spaces_are_of_equal_size():
     space = paper.search_space()
-    assert {len(configurations) for configurations in space.values()} == {15}
+    assert {len(configurations) for configurations in space.values()} == {25}
     assert len(paper.CELLS) == 35
 
 
@@ -151,8 +151,49 @@ def test_a_gamma_of_zero_is_plain_sgd():
         assert torch.equal(other.W[1], plain.W[1])
 
 
+def test_the_largest_step_of_the_search_does_not_learn():
+    """So that a choice below it is no choice of the edge; at 1 the same machine learns."""
+    data, settings = many.digits(7, 0), paper.HeldOut(epochs=5)
+    found = paper.train_all(settings, data, [{"lr": max(paper.RATES)}, {"lr": 1.0}], rng(13))
+    bad, good = found.errors(data["validation"]).tolist()
+    assert bad > 0.85 and good < 0.75
+
+
+def test_softmax_on_hidden_units_equals_the_library(machines, split):
+    plain = many.Machines(machines.W[:, :6], machines.a[:, :6], machines.b, 6)
+    split = many.Split(split.x, split.y, labels=False)
+    classifier = many.SoftmaxOnHidden(3, 4, steps=300).fit(plain, split)
+    for s in range(3):
+        q = single(plain, s).hidden_mean(split.x).double()
+        weights, bias = boltzmann.fit_softmax(q, split.y, 10, l2=1e-3, steps=300)
+        close(classifier.weights[s].double(), weights, 2e-2)
+        error = float(((q @ weights + bias).argmax(1) != split.y).double().mean())
+        assert abs(float(classifier.errors(plain, split)[s]) - error) < 0.06
+
+
+def test_machines_without_label_units(machines, split):
+    """Pixels alone: samples, moments and the covariance norm have no label part."""
+    plain = many.Machines(machines.W[:, :6], machines.a[:, :6], machines.b, 6)
+    phases = many.contrast(plain, split.x, rng(14))
+    assert phases.v_model.shape == (3, 40, 6)
+    close(plain.covariance_norms()[1], boltzmann.CovariancePenalty().value(single(plain, 1)))
+
+
+def test_a_cap_on_gamma_holds_and_a_fixed_gamma_stays():
+    options = {"epochs": 1, "every": 1, "size": 4}
+    capped = experiments.run("boltzmann_thresholds", gamma=1.0, cap=0.5, **options)
+    free = experiments.run("boltzmann_thresholds", gamma=1.0, **options)
+    low, high = (min(gamma[-1] for gamma in found["gamma"]) for found in (capped, free))
+    assert low == pytest.approx(0.5 * 0.9**29, rel=1e-3) and high == pytest.approx(0.9**30, rel=1e-3)
+    held = experiments.run("boltzmann_held", **options)
+    assert held["gamma"] == [[pytest.approx(g)] * 2 for g in held["gammas"]]
+    still = held["gammas"].index(1.0)
+    assert held["kept_epochs"][still] == 0 < held["kept_epochs"][0] == 1
+
+
 SMALL = {
     "boltzmann_thresholds": {"epochs": 1, "every": 1, "size": 4},
+    "boltzmann_held": {"epochs": 1, "every": 1, "size": 4},
     "boltzmann_learning": {"steps": 3, "size": 5, "hidden": 4},
     "boltzmann_geometry": {"steps": 3, "points": (0, 2), "size": 5, "hidden": 4},
     "boltzmann_assumption": {"train_steps": 3, "steps": 4, "size": 4, "hidden": 3},

@@ -10,34 +10,37 @@ from natcompanion.data import mnist
 
 @dataclass(frozen=True)
 class Split:
-    """Digits and labels of one split: images as rows, labels as integers and as label units."""
+    """Digits and labels of one split: images as rows, labels as integers and, if wanted, as label units."""
 
     x: torch.Tensor
     y: torch.Tensor
+    labels: bool = True
 
     @property
     def visible(self) -> torch.Tensor:
-        """Pixels and label units side by side, (n, D + 10)."""
-        return torch.cat([self.x, one_hot(self.y, 10, self.x.dtype)], 1)
+        """Pixels and label units side by side, (n, D + 10); pixels alone without label units."""
+        return torch.cat([self.x, one_hot(self.y, 10, self.x.dtype)], 1) if self.labels else self.x
 
 
 LEVEL = 0.3
 """A pixel of the binary digits is on if its grey value is above this."""
 
 
-def digits(size: int, seed: int, grey: bool = False, dtype: torch.dtype = torch.float32) -> dict[str, Split]:
+def digits(
+    size: int, seed: int, grey: bool = False, labels: bool = True, dtype: torch.dtype = torch.float32
+) -> dict[str, Split]:
     """Return small digits, binary or grey: 3,000 for training, 1,000 for validation, 1,000 for the test."""
     out = {}
     for split in ("train", "validation", "test"):
         x, y = mnist(size=size, split=split, seed=seed, dtype=dtype)
         x = x.flatten(1)
-        out[split] = Split(x if grey else (x > LEVEL).to(dtype), y)
+        out[split] = Split(x if grey else (x > LEVEL).to(dtype), y, labels)
     return out
 
 
 @dataclass
 class Machines:
-    """S machines with D pixels, one softmax group of L labels and H hidden units: W (S, V, H), a (S, V), b (S, H)."""
+    """S machines with D pixels, at most one softmax group of labels and H hidden units: W (S, V, H), a (S, V), b (S, H)."""
 
     W: torch.Tensor
     a: torch.Tensor
@@ -65,6 +68,8 @@ class Machines:
         """Return binary pixels and one label each, (S, n, V)."""
         pixels, group = mean[..., : self.pixels], mean[..., self.pixels :]
         x = torch.rand(pixels.shape, generator=generator).lt_(pixels)
+        if group.shape[-1] == 0:
+            return x
         place = group.cumsum(-1).lt(torch.rand(*group.shape[:-1], 1, generator=generator)).sum(-1)
         y = torch.nn.functional.one_hot(place.clamp_max_(group.shape[-1] - 1), group.shape[-1])
         return torch.cat([x, y.to(x.dtype)], -1)
@@ -84,11 +89,46 @@ class Machines:
         drive = torch.baddbmm(self.a[:, None], h.expand(len(self.W), *h.shape), self.W.mT)
         pixels, labels = drive[..., : self.pixels], drive[..., self.pixels :]
         log_p = h @ self.b[..., None]
-        log_p = log_p[..., 0] + torch.nn.functional.softplus(pixels).sum(-1) + labels.logsumexp(-1)
+        log_p = log_p[..., 0] + torch.nn.functional.softplus(pixels).sum(-1)
+        log_p = log_p + (labels.logsumexp(-1) if labels.shape[-1] else 0)
         p = torch.softmax(log_p, 1)[..., None]
         m = torch.cat([pixels.sigmoid(), labels.softmax(-1)], -1)
         C = (p * m).mT @ h - (p * m).sum(1)[..., None] * (p * h).sum(1)[:, None]
         return C.square().sum((1, 2))
+
+
+class SoftmaxOnHidden:
+    """The second classifier: a softmax on p(h = 1 | x) of each machine, fitted anew to the training digits.
+
+    The cross-entropies of all machines, each with the squared norm of its weights times ``l2 / 2``, are minimized
+    together; every call starts where the last one ended.
+    """
+
+    def __init__(self, S: int, hidden: int, l2: float = 1e-3, steps: int = 60):
+        self.l2, self.steps = l2, steps
+        self.weights, self.bias = torch.zeros(S, hidden, 10), torch.zeros(S, 1, 10)
+
+    def fit(self, machines: Machines, split: Split) -> "SoftmaxOnHidden":
+        """Fit all classifiers by L-BFGS and return them."""
+        q, y = machines.hidden_mean(split.x), split.y.expand(len(machines.W), -1)
+        parts = [self.weights.requires_grad_(), self.bias.requires_grad_()]
+        optimizer = torch.optim.LBFGS(parts, max_iter=self.steps, history_size=20, line_search_fn="strong_wolfe")
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            nll = torch.nn.functional.cross_entropy((q @ parts[0] + parts[1]).mT, y, reduction="none").mean(1)
+            value = nll.sum() + self.l2 / 2 * parts[0].square().sum()
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+        self.weights, self.bias = (x.detach() for x in parts)
+        return self
+
+    def errors(self, machines: Machines, split: Split) -> torch.Tensor:
+        """Return the share of wrong labels, (S,)."""
+        scores = machines.hidden_mean(split.x) @ self.weights + self.bias
+        return (scores.argmax(-1) != split.y).float().mean(1)
 
 
 @dataclass(frozen=True)
@@ -106,6 +146,10 @@ class Phases:
         n = self.v.shape[-2]
         dW = (self.v.mT @ self.q - self.v_model.mT @ self.q_model) / n
         return dW, (self.v - self.v_model).mean(-2), (self.q - self.q_model).mean(1)
+
+    def of(self, machines: torch.Tensor) -> "Phases":
+        """Return the step of some of the machines, by their numbers."""
+        return Phases(self.v, *(x[machines] for x in (self.q, self.v_model, self.v_mean, self.q_model)))
 
 
 def contrast(machines: Machines, v: torch.Tensor, generator: torch.Generator) -> Phases:

@@ -1,0 +1,162 @@
+"""Which activation follows each layer: read off the traced network, or declared."""
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+LAYERS = (nn.Linear, nn.Conv2d)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation function: its name, the slope ``iota`` of a rectifier left of 0, and the ``alpha`` of an ELU."""
+
+    name: str
+    iota: float | nn.PReLU = 0.0
+    alpha: float = 1.0
+
+    def nu(self, a: torch.Tensor, omega: float | None) -> torch.Tensor:
+        """Return the weight of every pre-activation in the metric."""
+        iota = float(self.iota.weight.detach()) if isinstance(self.iota, nn.PReLU) else self.iota
+        if self.name == 'relu' and omega is None:
+            return (a>0).to(a) + iota**2*(a<=0).to(a)
+        if self.name=='tanh':
+            return 1-a.tanh()**2
+        raise NotImplementedError
+
+
+LINEAR = Activation("linear")
+NAMES = ("tanh", "sigmoid", "relu", "elu", "linear")
+FUNCTIONS = {
+    torch.relu: "relu", F.relu: "relu", torch.relu_: "relu", F.relu_: "relu", torch.tanh: "tanh", F.tanh: "tanh",
+    torch.sigmoid: "sigmoid", F.sigmoid: "sigmoid", F.elu: "elu", F.leaky_relu: "leaky",
+}  # fmt: skip
+METHODS = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
+PASSED_MODULES = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
+PASSED_FUNCTIONS = (torch.flatten, F.dropout)
+PASSED_METHODS = ("flatten", "view", "reshape", "contiguous")
+SOFTMAX_MODULES = (nn.Softmax, nn.LogSoftmax)
+SOFTMAX_FUNCTIONS = (torch.softmax, F.softmax, torch.log_softmax, F.log_softmax)
+SHAPE_USES = (getattr, operator.getitem)
+
+
+def find_activations(
+    model: nn.Module, declared: Mapping[str, str | nn.Module] | None
+) -> tuple[dict[str, Activation], str]:
+    """Return the activation of every Linear and Conv2d layer, by module name, and the name of the first layer.
+
+    Raises
+    ------
+    ValueError
+        If a layer's activation is neither declared nor found, or an activation has no known metric.
+    """
+    modules = {name: m for name, m in model.named_modules() if isinstance(m, LAYERS)}
+    if not modules:
+        raise ValueError("model: expected at least one Linear or Conv2d layer, got none")
+    declared = dict(declared or {})
+    if unknown := [name for name in declared if name not in modules]:
+        raise ValueError(f"activations: expected names among {list(modules)}, got {unknown}")
+    found: dict[str, Activation | str] = {name: _declared(name, value) for name, value in declared.items()}
+    nodes, reason = _trace(model)
+    for name in modules:
+        if name not in found:
+            found[name] = _follow(nodes[name], model) if name in nodes else reason
+    if missing := {name: what for name, what in found.items() if isinstance(what, str)}:
+        raise ValueError(
+            f"activations: expected one of {', '.join(NAMES)} after every layer, but "
+            + "; ".join(f"layer {name!r} {what}" for name, what in missing.items())
+            + '. Declare it: activations={"' + next(iter(missing)) + '": "relu"}, or "linear" for a weight of 1'
+        )  # fmt: skip
+    return {name: found[name] for name in modules}, next(iter(nodes or modules))
+
+
+class _Tracer(fx.Tracer):
+    """Traces through a model, but not into its layers."""
+
+    def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
+        return isinstance(m, LAYERS) or super().is_leaf_module(m, qualified_name)
+
+
+def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], str]:
+    """Return the node of every layer in the order of computation, and why a layer may be missing."""
+    if isinstance(model, LAYERS):
+        model = nn.Sequential(model)
+        model_name = {"0": ""}
+    else:
+        model_name = {}
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:  # noqa: BLE001 (a model may fail to trace in any way)
+        return {}, f"was not found, because the model cannot be traced ({type(error).__name__}: {error})"
+    nodes: dict[str, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op == "call_module" and isinstance(model.get_submodule(node.target), LAYERS):
+            name = model_name.get(node.target, node.target)
+            if name in nodes:
+                raise ValueError(
+                    f"model: expected every layer to be used once, got layer {name!r} used twice; "
+                    "tied layers have no metric here"
+                )
+            nodes[name] = node
+    return nodes, "does not take part in the computation that was traced"
+
+
+def _follow(node: fx.Node, model: nn.Module) -> Activation | str:
+    """Return the activation that a node's value goes through, or what it meets instead."""
+    found = {_meaning(user, model) for user in node.users if not (user.op == "call_function" and user.target in SHAPE_USES)}
+    if len(found) == 1:
+        return found.pop()
+    return "is used in several ways" if found else "is not used"
+
+
+def _meaning(user: fx.Node, model: nn.Module) -> Activation | str:
+    if user.op == "output":
+        return LINEAR
+    if user.op == "call_module":
+        module = model.get_submodule(user.target)
+        if isinstance(module, PASSED_MODULES):
+            return _follow(user, model)
+        return LINEAR if isinstance(module, (*LAYERS, *SOFTMAX_MODULES)) else _of_module(module)
+    known = METHODS.get(user.target) if user.op == "call_method" else FUNCTIONS.get(user.target)
+    if known == "elu":
+        return Activation("elu", alpha=_argument(user, "alpha", 1.0))
+    if known == "leaky":
+        return Activation("relu", iota=_argument(user, "negative_slope", 0.01))
+    if known:
+        return Activation(known)
+    if user.target in (*PASSED_FUNCTIONS, *PASSED_METHODS):
+        return _follow(user, model)
+    if user.target in (*SOFTMAX_FUNCTIONS, "softmax", "log_softmax"):
+        return LINEAR
+    return f"goes into {getattr(user.target, '__name__', user.target)}"
+
+
+def _argument(node: fx.Node, name: str, default: float) -> float:
+    return float(node.args[1] if len(node.args) > 1 else node.kwargs.get(name, default))
+
+
+def _of_module(module: nn.Module) -> Activation | str:
+    if isinstance(module, nn.PReLU) and module.num_parameters == 1:
+        return Activation("relu", iota=module)
+    if isinstance(module, nn.LeakyReLU):
+        return Activation("relu", iota=float(module.negative_slope))
+    if isinstance(module, nn.ELU):
+        return Activation("elu", alpha=float(module.alpha))
+    plain = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Identity: "linear"}
+    return Activation(plain[type(module)]) if type(module) in plain else f"goes into {type(module).__name__}"
+
+
+def _declared(name: str, value: Any) -> Activation:
+    if isinstance(value, str) and value in NAMES:
+        return Activation(value)
+    meaning = _of_module(value) if isinstance(value, nn.Module) else repr(value)
+    if isinstance(meaning, str):
+        raise ValueError(
+            f"activations[{name!r}]: expected one of {', '.join(NAMES)}, or a module such as nn.ELU(0.5), got {value!r}"
+        )
+    return meaning

@@ -1,0 +1,213 @@
+r"""The relative metric of one layer: its running mean, its inverse, and the hook that sees the layer's inputs."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from natcompanion.optim._activations import Activation
+
+KINDS = ("neuron", "mean", "linear")
+FLOOR = 1e-3
+"""The relative damping of a neuron is at least this part of the layer's mean."""
+
+
+def packed_moments(x: torch.Tensor, nu: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    r"""Return :math:`\sum_i \nu_{li}\, \tilde x_{ia} \tilde x_{ib}` for the pairs ``a <= b`` in ``index``.
+
+    One matrix product for all neurons: ``x`` (rows, D), ``nu`` (rows, m), ``index`` (2, D (D + 1) / 2), the
+    result (m, D (D + 1) / 2).
+    """
+    xt = x.mT.contiguous()
+    pairs = xt.index_select(0, index[0]).mul_(xt.index_select(0, index[1]))
+    return nu.mT @ pairs.mT
+
+
+def unpacked(packed: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the symmetric matrices (m, D, D) whose upper triangles are the rows of ``packed``."""
+    G = packed.new_empty(len(packed), dim, dim)
+    G[:, index[0], index[1]] = packed
+    G[:, index[1], index[0]] = packed
+    return G
+
+
+def damped_inverse(G: torch.Tensor, relative: float) -> torch.Tensor:
+    r"""Return the inverses of :math:`G_l + \rho \max(t_l, t / 1000) I` for a stack (m, D, D) or one matrix (D, D).
+
+    :math:`t_l = \mathrm{tr}\, G_l / D`, ``t`` is its mean over the stack, and :math:`\rho` is ``relative``. A
+    block that is still not positive definite in this precision gets more: the damping grows tenfold, from the
+    precision times its trace, until it is.
+    """
+    level = G.diagonal(dim1=-2, dim2=-1).mean(-1)
+    level = torch.maximum(level, FLOOR * level.mean())
+    eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+    if relative:
+        G = G + (relative * level)[..., None, None] * eye
+    root, failed = torch.linalg.cholesky_ex(G)
+    extra = torch.finfo(G.dtype).eps
+    while bool(failed.any()):
+        level = torch.where(level > 0, level, torch.ones_like(level))
+        G = torch.where((failed > 0)[..., None, None], G + (extra * level)[..., None, None] * eye, G)
+        root, failed = torch.linalg.cholesky_ex(G)
+        extra *= 10
+    return torch.cholesky_inverse(root)
+
+
+def windows(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
+    """Return the patches (n, positions, C k k) that a convolution multiplies with its weights."""
+    sizes = list(zip(layer.kernel_size, layer.dilation, strict=True))
+    if layer.padding == "same":
+        total = [d * (k - 1) for k, d in sizes]
+        margins = [(t // 2, t - t // 2) for t in total]
+    else:
+        margins = [(0, 0) if layer.padding == "valid" else (p, p) for p in _pair(layer.padding)]
+    x = F.pad(x, (*margins[1], *margins[0]))
+    return F.unfold(x, layer.kernel_size, dilation=layer.dilation, stride=layer.stride).mT
+
+
+def _pair(padding: Any) -> tuple:
+    return padding if isinstance(padding, tuple) else (0, 0)
+
+
+class Block:
+    """One layer with its metric.
+
+    The metric is ``S + identity * I``: ``S`` is the running mean of the statistics from 0, and ``identity`` is
+    what the start at I and the absolute damping contribute to Eq. 32.
+    """
+
+    def __init__(
+        self, name: str, layer: nn.Module, activation: Activation, kind: str, omega: float | None, chosen: set[int]
+    ) -> None:
+        self.name, self.layer, self.activation, self.kind, self.omega = name, layer, activation, kind, omega
+        self.weight = layer.weight if id(layer.weight) in chosen else None
+        self.bias = layer.bias if layer.bias is not None and id(layer.bias) in chosen else None
+        self.parts = [p for p in (self.weight, self.bias) if p is not None]
+        self.neurons = len(layer.weight)
+        self.dim = (0 if self.weight is None else self.weight[0].numel()) + (self.bias is not None)
+        dtype = layer.weight.dtype
+        self.dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        self.identity, self.share = 1.0, 0.0
+        self.S: torch.Tensor | None = None
+        self.constant: torch.Tensor | None = None
+        self.inverse: torch.Tensor | None = None
+        self.due = True
+        self.pending: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
+
+    @property
+    def own(self) -> bool:
+        """Whether every neuron has a metric of its own."""
+        return self.kind == "neuron"
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the running mean (its upper triangles) and the inverse."""
+        pairs = self.dim * (self.dim + 1) // 2
+        numbers = self.neurons * (pairs + self.dim**2) if self.own else 2 * self.dim**2
+        return numbers * torch.finfo(self.dtype).bits // 8
+
+    # Statistics ---------------------------------------------------------------------------------------------
+
+    def see(self, x: torch.Tensor, a: torch.Tensor) -> None:
+        """Note the inputs and weights of a forward pass, once the gradient comes back through it."""
+        if not (self.due and self.constant is None and torch.is_grad_enabled() and a.requires_grad):
+            return
+        with torch.no_grad():
+            noted = (x.detach(), self._nu(a.detach()), _examples(self.layer, x))
+        pending = self.pending
+        a.register_hook(lambda _: pending.append(noted))
+
+    def _nu(self, a: torch.Tensor) -> torch.Tensor | None:
+        """Return the weights (rows, m), or their mean over the neurons (rows, 1), or None for 1."""
+        if self.kind == "linear" or self.activation.name == "linear":
+            return torch.ones_like(self._rows(a)) if self.own else None
+        nu = self._rows(self.activation.nu(a.to(self.dtype), self.omega))
+        return nu if self.own else nu.mean(1, keepdim=True)
+
+    def _rows(self, a: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.layer, nn.Conv2d):
+            return a.movedim(-3, -1).reshape(-1, self.neurons)
+        return a.reshape(-1, self.neurons)
+
+    def inputs(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the extended inputs (rows, D), of the parameters that are trained: a 1 last for the bias."""
+        if isinstance(self.layer, nn.Conv2d):
+            x = windows(self.layer, x)
+        x = x.reshape(-1, x.shape[-1]).to(self.dtype)
+        one = [x.new_ones(len(x), 1)] if self.bias is not None else []
+        return torch.cat([x] * (self.weight is not None) + one, 1)
+
+    def statistics(self) -> torch.Tensor:
+        """Return the sum of the seen ``nu x x^T`` over positions, divided by the number of examples."""
+        x = torch.cat([self.inputs(x) for x, _, _ in self.pending])
+        examples = sum(n for _, _, n in self.pending)
+        nu = None if self.pending[0][1] is None else torch.cat([nu for _, nu, _ in self.pending])
+        if self.own:
+            return packed_moments(x, nu, self._index(x.device)) / examples
+        return (x if nu is None else x * nu).mT @ x / examples
+
+    def accumulate(self, statistics: torch.Tensor | None, eps: float, decay: float) -> None:
+        """Move the running mean (Eq. 32); None stands for statistics that never change."""
+        self.identity = decay * self.identity + (1 - decay) * eps
+        self.share = decay * self.share + (1 - decay)
+        if statistics is None:
+            return
+        if self.S is None:
+            self.S = torch.zeros_like(statistics)
+        self.S.mul_(decay).add_(statistics, alpha=1 - decay)
+
+    def metric(self) -> torch.Tensor:
+        """Return G: (m, D, D), or one matrix (D, D) for all neurons."""
+        S = self.S if self.constant is None else self.share * self.constant
+        if S is None:
+            shape = (self.neurons, self.dim, self.dim) if self.own else (self.dim, self.dim)
+            S = torch.zeros(shape, dtype=self.dtype, device=self.layer.weight.device)
+        elif self.own:
+            S = unpacked(S, self._index(S.device), self.dim)
+        S = S.clone() if S is self.S else S
+        S.diagonal(dim1=-2, dim2=-1).add_(self.identity)
+        return S
+
+    def refresh(self, relative: float) -> None:
+        """Compute the inverse of the present metric."""
+        self.inverse = damped_inverse(self.metric(), relative)
+
+    def direction(self) -> torch.Tensor:
+        """Return the gradient (m, D) times the stored inverse."""
+        g = torch.cat(
+            [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(self.neurons, -1) for p in self.parts], 1
+        ).to(self.dtype)
+        if self.inverse is None:
+            return g
+        return torch.bmm(g[:, None], self.inverse)[:, 0] if self.own else g @ self.inverse
+
+    def _index(self, device: torch.device) -> torch.Tensor:
+        cached = getattr(self, "_pairs", None)
+        if cached is None or cached.device != device:
+            self._pairs = torch.triu_indices(self.dim, self.dim, device=device)
+        return self._pairs
+
+
+class Tap:
+    """A forward hook that shows a block what its layer sees. A copy of it, or one without its block, is blind."""
+
+    def __init__(self, block: Block | None) -> None:
+        self.block = (lambda: None) if block is None else weakref.ref(block)
+
+    def __call__(self, layer: nn.Module, args: tuple, output: torch.Tensor) -> None:
+        block = self.block()
+        if block is not None:
+            block.see(args[0], output)
+
+    def __deepcopy__(self, memo: dict) -> "Tap":
+        return Tap(None)
+
+    def __reduce__(self) -> tuple:
+        return Tap, (None,)
+
+
+def _examples(layer: nn.Module, x: torch.Tensor) -> int:
+    single = 3 if isinstance(layer, nn.Conv2d) else 1
+    return 1 if x.ndim == single else len(x)

@@ -1,0 +1,242 @@
+r"""Mirror descent: steps in a dual space. With a quadratic distance it is the natural gradient."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch.optim import Optimizer
+
+from natcompanion import _checks as check
+
+
+class Mirror(Protocol):
+    r"""A strictly convex function :math:`\psi`, which gives mirror descent its distance; write your own.
+
+    All three methods take and return tensors for one vector of parameters (P,).
+    """
+
+    def value(self, theta: torch.Tensor) -> torch.Tensor:
+        r"""Return :math:`\psi(\theta)`, a scalar."""
+
+    def gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        r"""Return the dual parameters :math:`\Omega = \nabla \psi(\theta)`."""
+
+    def conjugate_gradient(self, omega: torch.Tensor) -> torch.Tensor:
+        r"""Return :math:`\theta = \nabla \psi^*(\Omega)`, the inverse of :meth:`gradient`; differentiable."""
+
+
+class Quadratic:
+    r"""The mirror :math:`\psi(\theta) = \tfrac12 \theta^\top M \theta`.
+
+    Its dual parameters are :math:`\Omega = M \theta`, its convex conjugate is
+    :math:`\psi^*(\Omega) = \tfrac12 \Omega^\top M^{-1} \Omega`.
+
+    Parameters
+    ----------
+    metric : Tensor, shape (P, P)
+        M, symmetric and positive definite. Kept in float64.
+
+    Raises
+    ------
+    ValueError
+        If the metric is malformed, or singular to the precision of its dtype; damp it then.
+
+    Notes
+    -----
+    Source: prong Section 3.3.
+    """
+
+    def __init__(self, metric: torch.Tensor) -> None:
+        self.metric = check.symmetric(metric, "metric").detach().double()
+        self._values, self._vectors = check.semidefinite_eigh(self.metric, "metric", metric.dtype)
+        check.full_rank(self._values, "metric", metric.dtype)
+
+    def value(self, theta: torch.Tensor) -> torch.Tensor:
+        r"""Return :math:`\tfrac12 \theta^\top M \theta`."""
+        return theta @ self.metric @ theta / 2
+
+    def gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        r"""Return :math:`\Omega = M \theta`."""
+        return self.metric @ theta
+
+    def conjugate(self, omega: torch.Tensor) -> torch.Tensor:
+        r"""Return :math:`\tfrac12 \Omega^\top M^{-1} \Omega`."""
+        return omega @ self.conjugate_gradient(omega) / 2
+
+    def conjugate_gradient(self, omega: torch.Tensor) -> torch.Tensor:
+        r"""Return :math:`\theta = M^{-1} \Omega`."""
+        return self._vectors @ (self._vectors.mT @ omega / self._values)
+
+    def root(self) -> "Quadratic":
+        r"""Return :math:`\tilde\psi(\theta) = \tfrac12 \theta^\top M^{1/2} \theta`."""
+        return Quadratic((self._vectors * self._values.sqrt()) @ self._vectors.mT)
+
+
+def bregman_divergence(psi: Mirror, q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    r"""Return :math:`B_\psi(q, p) = \psi(q) - \psi(p) - \langle \nabla\psi(p), q - p \rangle`, at least 0.
+
+    For a :class:`Quadratic` it is half the squared distance under the metric. Source: prong Section 3.3.
+    """
+    return psi.value(q) - psi.value(p) - psi.gradient(p) @ (q - p)
+
+
+def proximal_objective(
+    psi: Mirror, q: torch.Tensor, theta: torch.Tensor, gradient: torch.Tensor, lr: float
+) -> torch.Tensor:
+    r"""Return what a step of mirror descent from ``theta`` minimizes over ``q``.
+
+    .. math:: \langle q, \nabla \rangle + \frac{1}{\alpha} B_\psi(q, \theta)
+
+    With :math:`\psi(\theta) = \tfrac12 |\theta|^2` the step is one of gradient descent. Source: prong Eq. 2.
+    """
+    return q @ gradient + bregman_divergence(psi, q, theta) / check.positive(lr, "lr")
+
+
+class MirrorDescent(Optimizer):
+    r"""Gradient steps on the dual parameters of a convex function :math:`\psi`.
+
+    .. math:: \Omega = \nabla\psi(\theta) - \alpha\, \nabla_\theta, \qquad
+              \theta \leftarrow \nabla\psi^*(\Omega)
+
+    With :math:`\psi = \tfrac12 \theta^\top F \theta` this is the natural gradient. The gradient
+    :math:`\nabla_\theta` is taken in one space and used in the other. With ``dual=True`` the gradient with respect
+    to :math:`\Omega` takes its place, the step is plain gradient descent on the dual parameters, and
+    :math:`\tilde\psi = \tfrac12 \theta^\top F^{1/2} \theta` makes that the natural gradient:
+
+    .. math:: \tilde\Omega = \nabla\tilde\psi(\theta) - \alpha\, \nabla_{\tilde\Omega}
+              = F^{1/2} \theta - \alpha\, F^{-1/2}\, \nabla_\theta, \qquad
+              \theta \leftarrow \nabla\tilde\psi^*(\tilde\Omega) = \theta - \alpha F^{-1} \nabla_\theta
+
+    PRONG is this second form, with the Fisher matrix approximated layer by layer and kept for ``period`` steps.
+
+    Parameters
+    ----------
+    params : iterable of Tensor
+        Flattened in their order, each row-major, into :math:`\theta` of length P.
+    psi : Mirror, Tensor of shape (P, P), or callable that returns one
+        A :class:`Mirror` is used as it is. A metric, or a callable that returns the metric at the present
+        parameters, stands for :math:`\psi` or, with ``dual=True``, :math:`\tilde\psi` made of it.
+    lr : float
+        Step size, :math:`\alpha`.
+    dual : bool
+        Use the gradient with respect to the dual parameters.
+    period : int
+        Steps for which the metric of a callable is kept.
+
+    Raises
+    ------
+    ValueError
+        On arguments out of range; if the metric is malformed or singular; if a gradient or a step is not finite. The
+        parameters then are as before the step.
+
+    Notes
+    -----
+    One parameter group, because :math:`\psi` couples all parameters. All on :math:`\Omega` is float64.
+    Source: prong Eq. 8 to 10; the paper says "complex" conjugate and means the convex one.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[torch.Tensor],
+        psi: Mirror | torch.Tensor | Callable[[], torch.Tensor],
+        lr: float,
+        *,
+        dual: bool = False,
+        period: int = 1,
+    ) -> None:
+        if not (isinstance(period, int) and period > 0):
+            raise ValueError(f"period: expected a positive number of steps, got {period!r}")
+        if not (callable(psi) or isinstance(psi, torch.Tensor) or hasattr(psi, "conjugate_gradient")):
+            raise ValueError(
+                f"psi: expected a mirror, a metric or a callable that returns one, got {type(psi).__name__}"
+            )
+        self._source, self.dual, self.period, self._steps = psi, dual, period, 0
+        self.psi: Mirror | None = None
+        super().__init__(params, {"lr": check.non_negative(lr, "lr")})
+        if not callable(psi):
+            self.psi = self._mirror(psi) if isinstance(psi, torch.Tensor) else psi
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse a second group."""
+        if self.param_groups:
+            raise ValueError(
+                "MirrorDescent: expected one parameter group, because psi couples all parameters"
+            )
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step along the gradients that the parameters hold, or that ``closure`` computes."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        g = check.floating(self._vector([p.grad for p in self._leaves()]), "gradient")
+        if callable(self._source) and self._steps % self.period == 0:
+            self.psi = self._mirror(self._source())
+        if lr := self.param_groups[0]["lr"]:
+            self._write(mirror_step(self.psi, self._vector(self._leaves()), g, lr, dual=self.dual))
+        self._steps += 1
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the parameter group, the number of steps, and the metric if a callable made it."""
+        metric = self.psi.metric if callable(self._source) and self.psi else None
+        return {**super().state_dict(), "steps": self._steps, "metric": metric}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state from :meth:`state_dict`."""
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self._steps = state_dict["steps"]
+        if state_dict["metric"] is not None:
+            self.psi = Quadratic(state_dict["metric"])
+
+    # Parts -------------------------------------------------------------------------------------------------
+
+    def _mirror(self, metric: torch.Tensor) -> Quadratic:
+        size = sum(p.numel() for p in self._leaves())
+        if check.square(metric, "metric").shape[0] != size:
+            raise ValueError(f"metric: expected shape {(size, size)}, got {tuple(metric.shape)}")
+        return Quadratic(metric).root() if self.dual else Quadratic(metric)
+
+    def _leaves(self) -> list[torch.Tensor]:
+        return self.param_groups[0]["params"]
+
+    def _vector(self, pieces: list[torch.Tensor | None]) -> torch.Tensor:
+        """Join one tensor per parameter into a float64 vector (P,); None counts as zeros."""
+        wide = [
+            torch.zeros_like(p) if piece is None else piece
+            for p, piece in zip(self._leaves(), pieces, strict=True)
+        ]
+        return torch.cat([piece.detach().reshape(-1).double() for piece in wide])
+
+    def _write(self, theta: torch.Tensor) -> None:
+        check.floating(theta, "parameters after the step")
+        leaves = self._leaves()
+        for p, piece in zip(leaves, theta.split([p.numel() for p in leaves]), strict=True):
+            p.copy_(piece.view_as(p))
+
+
+def mirror_step(
+    psi: Mirror, theta: torch.Tensor, gradient: torch.Tensor, lr: float, *, dual: bool = False
+) -> torch.Tensor:
+    r"""Return the parameters (P,) after one step of mirror descent from ``theta``.
+
+    Parameters
+    ----------
+    psi : Mirror
+    theta, gradient : Tensor, shape (P,)
+        The parameters, and the gradient of the loss with respect to them.
+    lr : float
+    dual : bool
+        Use the gradient with respect to the dual parameters,
+        :math:`\nabla_\Omega = (\partial\theta / \partial\Omega)^\top \nabla_\theta`.
+
+    Notes
+    -----
+    Source: prong Eq. 8 and 9; Eq. 10 with ``dual``.
+    """
+    omega = psi.gradient(theta)
+    if dual:
+        _, gradient = torch.autograd.functional.vjp(psi.conjugate_gradient, omega, gradient)
+    return psi.conjugate_gradient(omega - lr * gradient)

@@ -1,0 +1,126 @@
+"""The experiments on the rfim paper. Every method of a comparison chooses from the same declared grid."""
+
+from dataclasses import dataclass
+
+import torch
+
+from natcompanion.experiments import Settings, experiment
+from natcompanion.experiments import _rfim_neuron as single
+
+# ---------------------------------------------------------------------------------------------- Section 5.1, Figure 4
+
+TIMES = (*range(11), 12, 15, 20, 25, 30, 40, 50, 60, 70, 80, 90, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure4(Settings):
+    """Two digits ("3v5", "4v9"), the size of the images, how many; the paper's grid of step sizes and momenta, and runs.
+
+    A run draws its own digits. The loss is not followed below the floor; targets are losses in excess of the
+    minimum. ``beyond`` are step sizes above the paper's grid: what they change is told apart.
+    """
+
+    pair: str = "3v5"
+    size: int = 7
+    n: int = 800
+    runs: int = 10
+    epochs: int = 100
+    rates: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0, 100.0)
+    beyond: tuple[float, ...] = (1e3, 1e4)
+    momenta: tuple[float, ...] = (0.0, 0.8)
+    eps: float = 1e-2
+    floor: float = 1e-12
+    targets: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
+
+
+@experiment("rfim_figure4", quick=Figure4(), paper=Figure4(size=28))
+def figure4(settings: Figure4) -> dict:
+    """GD, WhiteGD, NGD and WhiteNGD on a pair of digits, each at the best of the paper's grid."""
+    axes = (settings.rates + settings.beyond, settings.momenta)
+    grid = torch.cartesian_prod(*(torch.tensor(values, dtype=torch.float64) for values in axes))
+    printed = len(settings.rates) * len(settings.momenta)
+    curves, minima, extra = {name: [] for name in single.METHODS}, [], []
+    for run in range(settings.runs):
+        x, t = single.digits(settings.pair, settings.size, settings.n, 100 * settings.seed + run)
+        problems = {name: single.neuron(x, t, name) for name in ("raw", "white")}
+        minima.append(problems["white"].minimum())
+        extra.append(_geometry(problems, settings.eps))
+        for name, (coordinates, natural) in single.METHODS.items():
+            curves[name].append(single.train(
+                problems[coordinates], natural, *grid.T, epochs=settings.epochs, eps=settings.eps, floor=settings.floor,
+            ))  # fmt: skip
+    least = torch.tensor([value or 0.0 for value in minima], dtype=torch.float64)
+    values = {"separable": sum(value is None for value in minima), "minimum": least}
+    values |= {key: [one[key] for one in extra] for key in extra[0]}
+    for name, runs in curves.items():
+        stacked = torch.stack(runs)
+        best = _best(stacked[:, :printed], grid[:printed], least, settings)
+        beyond = _best(stacked, grid, least, settings)
+        best |= {f"beyond_{key}": beyond[key] for key in ("rate", "momentum", "excess")}
+        best["grid"] = beyond["grid"]
+        values |= {f"{key}_{name}": value for key, value in best.items()}
+    return values
+
+
+def _geometry(problems: dict[str, single.Neuron], eps: float) -> dict:
+    """Return the largest stable step size of GD at the start, and the mean log10 condition number over five natural steps."""
+    values = {}
+    for name, problem in problems.items():
+        start = problem.metric(torch.zeros(1, problem.Z.shape[1], dtype=problem.Z.dtype))[0]
+        values[f"stable_rate_{name}"] = 2 / float(torch.linalg.eigvalsh(start)[-1])
+        condition = single.condition_numbers(problem, epochs=5, eps=eps)
+        values[f"log_condition_{name}"] = float(condition.log10().mean())
+    return values
+
+
+def _best(curves: torch.Tensor, grid: torch.Tensor, least: torch.Tensor, settings: Figure4) -> dict:
+    """Return the configuration of least mean final loss, of ties the soonest, and what it did; curves (runs, grid, epochs + 1)."""
+    final = curves[..., -1].mean(0)
+    soonest = torch.stack([single.epochs_to(one, settings.floor).double() for one in curves]).mean(0)
+    tied = final <= final.min() * (1 + 1e-9)
+    best = int(torch.where(tied, soonest, torch.inf).argmin())
+    chosen = curves[:, best]
+    excess = chosen - least[:, None]
+    times = torch.tensor([t for t in TIMES if t <= settings.epochs])
+    return {
+        "rate": grid[best, 0], "momentum": grid[best, 1],
+        "final": [float(f"{value:.4g}") for value in chosen[:, -1].tolist()],
+        "excess": [float(f"{value:.4g}") for value in excess[:, -1].clamp_min(settings.floor).tolist()],
+        "epochs": [[int(e) for e in single.epochs_to(excess, target)] for target in settings.targets],
+        "log_curves": [[round(v, 3) for v in row] for row in excess[:, times].clamp_min(settings.floor).log10().tolist()],
+        "grid": [[*point, float(f"{value:.4g}") if value < torch.inf else None]
+                 for point, value in zip(grid.tolist(), final.tolist(), strict=True)],
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damping(Settings):
+    """NGD and WhiteNGD at equal step size for each damping; the seed draws the digits.
+
+    Here whitening drops no direction, so that both train the same neuron.
+    """
+
+    pair: str = "3v5"
+    size: int = 7
+    n: int = 800
+    epochs: int = 20
+    rate: float = 1.0
+    eps: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
+
+
+@experiment("rfim_damping", quick=Damping())
+def damping(settings: Damping) -> dict:
+    """How far the loss curves of NGD and WhiteNGD lie apart, as the damping goes to 0; 1 if one of them diverges."""
+    x, t = single.digits(settings.pair, settings.size, settings.n, settings.seed)
+    problems = {name: single.neuron(x, t, name, smallest=1e-14) for name in ("raw", "white")}
+    rate, still = torch.tensor([[settings.rate], [0.0]], dtype=torch.float64)
+    target = problems["white"].minimum() + 1e-3
+    gaps, raw, white = [], [], []
+    for eps in settings.eps:
+        curve = {name: single.train(problem, True, rate, still, epochs=settings.epochs, eps=eps)
+                 for name, problem in problems.items()}  # fmt: skip
+        gap = (curve["raw"] - curve["white"]).abs().nan_to_num(torch.inf)
+        gaps.append(float(gap.max().clamp_max(1.0)))
+        raw.append(int(single.epochs_to(curve["raw"], target)))
+        white.append(int(single.epochs_to(curve["white"], target)))
+    return {"gap": gaps, "epochs_NGD": raw, "epochs_WhiteNGD": white}

@@ -13,12 +13,14 @@ from natcompanion.optim.mirror_descent import (
 from natcompanion.optim.natural_gradient import NaturalGradient, Step
 from natcompanion.optim.natural_space import NaturalSpace, natural_space
 from natcompanion.optim.newton import Newton, loss_hessian
+from natcompanion.optim.prong import PRONG
 from natcompanion.optim.relative_gradient import RelativeGradient, natural_relative_gradient
 from natcompanion.optim.rngd import RNGD
 from natcompanion.optim.tonga import TONGA
 
 __all__ = [
     "KFAC",
+    "PRONG",
     "RNGD",
     "TONGA",
     "HessianFree",

@@ -1,0 +1,85 @@
+r"""Mean and covariance of what a layer is fed: accumulated in float64, merged over batches and processes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from natcompanion import _checks as check
+from natcompanion import _distributed
+
+
+def rows(module: nn.Module, h: torch.Tensor) -> torch.Tensor:
+    """Return the input of a linear or convolutional layer as rows (n, features); pixels count as samples."""
+    if getattr(module, "kernel_size", None) is None:
+        return h.reshape(-1, h.shape[-1])
+    return h.movedim(-3, -1).reshape(-1, h.shape[-3])
+
+
+@dataclass
+class Moments:
+    r"""Count, mean and scatter :math:`\sum_i (h_i - \mu)(h_i - \mu)^\top` of samples, in float64.
+
+    Centred sums lose no digits on samples far from 0, and a constant feature has a variance of exactly 0.
+    """
+
+    count: float
+    mean: torch.Tensor
+    scatter: torch.Tensor
+
+    @classmethod
+    def of(cls, samples: torch.Tensor) -> "Moments":
+        """Return the moments of rows (n, d)."""
+        wide = samples.detach().double()
+        mean = wide.mean(0)
+        centred = wide - mean
+        return cls(float(len(wide)), mean, centred.mT @ centred)
+
+    def merged(self, other: "Moments", decay: float = 1.0) -> "Moments":
+        """Return the moments of both sets of samples, those of the first with weight ``decay``."""
+        own, total = decay * self.count, decay * self.count + other.count
+        gap = other.mean - self.mean
+        between = torch.outer(gap, gap) * (own * other.count / total)
+        return Moments(
+            total, self.mean + gap * (other.count / total), decay * self.scatter + other.scatter + between
+        )
+
+    def reduced(self) -> "Moments":
+        """Return the moments of the samples of all processes."""
+        if _distributed.world_size() == 1:
+            return self
+        count, mean = self.mean.new_tensor([self.count]), self.mean * self.count
+        _distributed.reduce_sum([count, mean])
+        mean = mean / count
+        gap = self.mean - mean
+        scatter = self.scatter + self.count * torch.outer(gap, gap)
+        _distributed.reduce_sum([scatter])
+        return Moments(float(count), mean, scatter)
+
+    def covariance(self) -> torch.Tensor:
+        """Return the covariance, divisor n."""
+        return self.scatter / self.count
+
+    def second_moment(self) -> torch.Tensor:
+        """Return the mean of the outer products, divisor n."""
+        return self.covariance() + torch.outer(self.mean, self.mean)
+
+    def checked(self, name: str) -> "Moments":
+        """Return the moments if they are finite."""
+        check.floating(self.mean, f"statistics of {name}")
+        check.floating(self.scatter, f"statistics of {name}")
+        return self
+
+
+def damped_inverse(sigma: torch.Tensor, eps: float) -> torch.Tensor:
+    r"""Return :math:`(\Sigma + \epsilon I)^{-1}` of a positive semi-definite float64 matrix, for ``eps`` > 0.
+
+    By a Cholesky factor; if rounding has made the matrix indefinite, by its eigenvalues with the negative ones
+    set to 0.
+    """
+    identity = torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
+    factor, failed = torch.linalg.cholesky_ex(sigma + eps * identity)
+    if not int(failed):
+        return torch.cholesky_inverse(factor)
+    values, vectors = check.semidefinite_eigh(sigma, "covariance", torch.float32)
+    return (vectors / (values + eps)) @ vectors.mT

@@ -1,0 +1,283 @@
+r"""The layers that PRONG acts on, and the hooks by which it reaches them.
+
+A plain layer keeps its parameters, and its weight gradient is multiplied by the inverse covariance of its input inside
+the backward pass (:class:`PlainLayer`). A whitened layer is given new coordinates (:class:`WhitenedLayer`).
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from natcompanion._moments import Moments, damped_inverse
+
+Map = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Tap:
+    """The hooks of one layer. It does not keep the optimizer alive, and a copy of it does nothing."""
+
+    def __init__(self, optimizer: Any = None, name: str = "") -> None:
+        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
+        self.name = name
+
+    def before(self, module: nn.Module, args: tuple) -> None:
+        """Show the input of the layer to the optimizer."""
+        optimizer = self.optimizer()
+        if optimizer is not None:
+            optimizer._before(self.name, module, args)
+
+    def after(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Let the optimizer replace the backward pass of the layer."""
+        optimizer = self.optimizer()
+        return None if optimizer is None else optimizer._after(self.name, module, args, output)
+
+    def __reduce__(self) -> tuple:
+        return (Tap, ())
+
+    def __deepcopy__(self, memo: dict) -> "Tap":
+        return Tap()
+
+
+def remove_taps(module: nn.Module) -> None:
+    """Remove the taps of earlier optimizers from a module."""
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tap)]:
+            del hooks[key]
+
+
+class InverseCovariance:
+    r"""Multiplication of rows by :math:`(\Sigma + \epsilon I)^{-1}`."""
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        self.tensors = (matrix,)
+
+    @classmethod
+    def of(cls, sigma: torch.Tensor, eps: float, like: torch.Tensor) -> "InverseCovariance":
+        """Return the metric for a covariance in float64; it computes in the dtype of ``like``."""
+        return cls(damped_inverse(sigma, eps).to(like))
+
+    def prepared(self, centred: torch.Tensor | None) -> Map:
+        """Return the multiplication to use with a batch of centred inputs."""
+        return lambda x: x @ self.tensors[0]
+
+
+class PlainLayer:
+    r"""A linear or convolutional layer whose gradient is preconditioned in the backward pass.
+
+    .. math:: \hat G_W = (G_W - g_b c^\top) P = \sum_n \delta_n \big(P (h_n - c)\big)^\top, \qquad
+              \hat g_b = g_b - \hat G_W c, \qquad P = (\Sigma + \epsilon I)^{-1}
+
+    Without a trainable bias nothing can be centred: c is 0, and P the inverse of the second moment.
+    """
+
+    def __init__(self, name: str, module: nn.Module, metric_type: type) -> None:
+        self.name, self.weight, self.bias = name, module.weight, module.bias
+        self.convolution = (
+            (module.stride, module.padding, module.dilation) if isinstance(module, nn.Conv2d) else None
+        )
+        self.metric_type = metric_type
+        self.renewed = -1
+        self.metric: Any = None
+        self.mean: torch.Tensor | None = None
+        self.moments: Moments | None = None
+        self.backward_eps: float | None = None
+        self.backward_moments: Moments | None = None
+        self.backward_inverse: torch.Tensor | None = None
+        self.refresh_backward = False
+        self.routed = False
+
+    def owns(self, module: nn.Module) -> bool:
+        """Return whether the module has its own parameters just now, and not substitutes."""
+        return module.weight is self.weight
+
+    def cleared(self) -> None:
+        """Forget where the gradient came from, if there is none."""
+        self.routed = self.routed and self.weight.grad is not None
+
+    def refresh(self, moments: Moments, eps: float, _state: dict) -> None:
+        """Take over new statistics of the input."""
+        centred = self.bias is not None and self.bias.requires_grad
+        sigma = moments.covariance() if centred else moments.second_moment()
+        like = torch.empty((), dtype=_computing(self.weight.dtype), device=self.weight.device)
+        self.metric = self.metric_type.of(sigma, eps, like)
+        self.mean = moments.mean.to(like) if centred else None
+        self.refresh_backward = self.backward_eps is not None
+
+    def gradients(self, h: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the preconditioned gradients of weight and bias for inputs and back-propagated gradients."""
+        self.routed = True
+        dtype = _computing(self.weight.dtype)
+        h, delta = h.to(dtype), delta.to(dtype)
+        if self.convolution is None:
+            h, delta = h.reshape(-1, h.shape[-1]), delta.reshape(-1, delta.shape[-1])
+            centred = h if self.mean is None else h - self.mean
+            apply = self.metric.prepared(centred)
+            short = len(h) < delta.shape[1]
+            W = delta.mT @ apply(centred) if short else apply(delta.mT @ centred)
+            b = delta.sum(0)
+        else:
+            samples = rows_of_maps(h)
+            apply = self.metric.prepared(samples if self.mean is None else samples - self.mean)
+            b = delta.sum((0, 2, 3))
+            W = self._per_tap(conv2d_weight(h, self.weight.shape, delta, *self.convolution), b, apply)
+            delta = rows_of_maps(delta)
+        return self._finished(W, b, delta, len(h))
+
+    def precondition(self) -> None:
+        """Precondition the gradients as they are in ``.grad``, if they did not come through the backward pass."""
+        if self.metric is None or self.weight.grad is None:
+            return
+        dtype = _computing(self.weight.dtype)
+        b = None if self.bias is None or self.bias.grad is None else self.bias.grad.to(dtype)
+        if b is None and self.mean is not None:
+            self.bias.grad = torch.zeros_like(self.bias)
+            b = self.bias.grad.to(dtype)
+        W = self.weight.grad.to(dtype)
+        taps = W if self.convolution is not None else W[:, :, None, None]
+        W, b = self._finished(self._per_tap(taps, b, self.metric.prepared(None)).view_as(W), b, None, 1)
+        self.weight.grad.copy_(W)
+        if b is not None:
+            self.bias.grad.copy_(b)
+
+    def _per_tap(self, W: torch.Tensor, b: torch.Tensor | None, apply: Map) -> torch.Tensor:
+        """Return ``(G_W - g_b c^T) P`` for every tap of a kernel."""
+        if self.mean is not None:
+            W = W - torch.outer(b, self.mean)[:, :, None, None]
+        return apply(W.movedim(1, -1)).movedim(-1, 1)
+
+    def _finished(
+        self, W: torch.Tensor, b: torch.Tensor | None, delta: torch.Tensor | None, batch: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Whiten the back-propagated gradients if asked to, and give the bias its share."""
+        if self.backward_eps is not None and delta is not None:
+            self._note_backward(delta * batch)
+        if self.backward_inverse is not None:
+            W = torch.tensordot(self.backward_inverse, W, 1)
+            b = None if b is None else self.backward_inverse @ b
+        if self.mean is not None:
+            b = b - W.reshape(*W.shape[:2], -1).sum(2) @ self.mean
+        return W.to(self.weight.dtype), None if b is None else b.to(self.weight.dtype)
+
+    def _note_backward(self, delta: torch.Tensor) -> None:
+        new = Moments.of(delta)
+        self.backward_moments = (
+            new if self.backward_moments is None else self.backward_moments.merged(new, 0.9)
+        )
+        if self.refresh_backward or self.backward_inverse is None:
+            sigma = self.backward_moments.reduced().checked(f"back-propagated gradients of {self.name}")
+            self.backward_inverse = damped_inverse(sigma.second_moment(), self.backward_eps).to(delta)
+            self.refresh_backward = False
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next step needs, as tensors and numbers."""
+        return {
+            "metric": None if self.metric is None else self.metric.tensors,
+            "mean": self.mean,
+            "moments": packed(self.moments),
+            "backward_moments": packed(self.backward_moments),
+            "backward_inverse": self.backward_inverse,
+            "refresh_backward": self.refresh_backward,
+            "renewed": self.renewed,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over a state from :meth:`state`."""
+        self.metric = None if state["metric"] is None else self.metric_type(*state["metric"])
+        self.moments, self.backward_moments = unpacked(state["moments"]), unpacked(state["backward_moments"])
+        for key in ("mean", "backward_inverse", "refresh_backward", "renewed"):
+            setattr(self, key, state[key])
+
+
+def packed(moments: Moments | None) -> tuple | None:
+    """Return moments as a tuple that can be stored without this package."""
+    return None if moments is None else (moments.count, moments.mean, moments.scatter)
+
+
+def unpacked(values: tuple | None) -> Moments | None:
+    """Undo :func:`packed`."""
+    return None if values is None else Moments(*values)
+
+
+class WhitenedLayer:
+    """A whitened layer: new statistics change its coordinates, and the momentum with them."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name, self.module = name, module
+        self.weight, self.bias = module.V, module.d
+        self.moments: Moments | None = None
+        self.renewed = -1
+        self.routed = True
+
+    def owns(self, module: nn.Module) -> bool:
+        """Return whether the module has its own parameters just now, and not substitutes."""
+        return module.V is self.weight
+
+    def cleared(self) -> None:
+        """Do nothing: autograd gives the right gradients."""
+
+    def refresh(self, moments: Moments, eps: float, state: dict) -> None:
+        """Take over new statistics of the input."""
+        velocity = state.get(self.weight, {}).get("momentum_buffer")
+        along = []
+        if velocity is not None:
+            shift = state.get(self.bias, {}).get("momentum_buffer") if self.bias is not None else None
+            along = [(velocity, shift)]
+        self.module.rewhiten(moments.mean, moments.covariance(), eps, along)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next step needs beside the model."""
+        return {"moments": packed(self.moments), "renewed": self.renewed}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over a state from :meth:`state`."""
+        self.moments, self.renewed = unpacked(state["moments"]), state["renewed"]
+
+
+class Route(torch.autograd.Function):
+    """The identity on the output of a plain layer, with the preconditioned gradients as its backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        output: torch.Tensor,
+        h: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        layer: PlainLayer,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(h, weight)
+        ctx.layer = layer
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, delta: torch.Tensor) -> tuple:
+        h, weight = ctx.saved_tensors
+        layer, (_, for_input, for_weight, *_) = ctx.layer, ctx.needs_input_grad
+        grad_h = _input_gradient(layer, h, weight, delta).to(h.dtype) if for_input else None
+        W, b = layer.gradients(h, delta) if for_weight else (None, None)
+        return None, grad_h, W, b if ctx.needs_input_grad[3] else None, None
+
+
+def _input_gradient(
+    layer: PlainLayer, h: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor
+) -> torch.Tensor:
+    weight = weight.to(delta.dtype)
+    if layer.convolution is None:
+        return delta @ weight
+    return conv2d_input(h.shape, weight, delta, *layer.convolution)
+
+
+def rows_of_maps(x: torch.Tensor) -> torch.Tensor:
+    """Return maps (n, channels, height, width) as rows (pixels, channels)."""
+    return x.movedim(1, -1).reshape(-1, x.shape[1])
+
+
+def _computing(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -1,0 +1,396 @@
+r"""PRONG: gradient descent in coordinates in which the input of every layer is white."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from natcompanion import _checks as check
+from natcompanion import _distributed
+from natcompanion._moments import Moments, rows
+from natcompanion.layers import preserved_buffers, whitenable
+from natcompanion.optim._prong_layers import (
+    InverseCovariance,
+    PlainLayer,
+    Route,
+    Tap,
+    WhitenedLayer,
+    remove_taps,
+)
+
+Inputs = torch.Tensor | tuple | Iterable
+
+
+class PRONG(Optimizer):
+    r"""Projected natural-gradient descent, on plain or on whitened layers.
+
+    With the mean :math:`c` and the covariance :math:`\Sigma` of the input of a layer, a step in the whitened
+    coordinates :math:`V = W U^{-1}`, :math:`d = b + W c`, where :math:`U^\top U = (\Sigma + \epsilon I)^{-1}`, is
+
+    .. math:: [W \; b] \leftarrow [W \; b] - \mathrm{lr}\, [G_W \; g_b]
+              \left( E[\tilde h \tilde h^\top] + \epsilon\, \mathrm{diag}(1, \dots, 1, 0) \right)^{-1},
+              \qquad \tilde h = [h; 1]
+
+    So no eigendecomposition and no change of the model is needed. On an ``nn.Linear`` or ``nn.Conv2d`` this optimizer
+    multiplies the gradient by the inverse matrix inside the backward pass; every ``period`` steps it measures
+    :math:`c` and :math:`\Sigma` anew and inverts by a Cholesky factor. On a
+    :class:`~natcompanion.layers.WhitenedLinear` or :class:`~natcompanion.layers.WhitenedConv2d` it makes plain steps
+    in (V, d) and changes the coordinates every ``period`` steps, as the paper writes it. Both take the same steps.
+
+    Parameters
+    ----------
+    model : Module
+        The model to train; call it before the backward pass as usual.
+    lr : float
+        Step size, at least 0.
+    momentum, nesterov, weight_decay
+        As in ``torch.optim.SGD``, applied to the preconditioned gradient. Weight decay shrinks W and b themselves,
+        which is the same as shrinking V and d.
+    eps : float
+        :math:`\epsilon`, positive, in squared units of the layer's input: no direction's step is multiplied by more
+        than 1/eps. May differ between parameter groups.
+    period : int
+        :math:`T`: the statistics are renewed before steps 0, T, 2T, ...
+    sample : Tensor or callable, optional
+        Inputs for the statistics: a tensor (n, ...) of them, or a function that returns some, drawn anew for each
+        renewal (a tensor, a tuple of arguments for the model, or an iterable of such batches). Without a sample, the
+        statistics are those of the training batches as they pass.
+    sample_size : int, optional
+        :math:`N_s`: how many of the inputs in the tensor ``sample`` to draw for each renewal; all if left out.
+    seed : int
+        For that draw, together with the number of steps made.
+    decay : float
+        Without a sample: what weight older batches keep when a new one comes in, in [0, 1]. 0 is the last batch only.
+    constant_inputs : iterable of str
+        Names of layers whose input never changes its distribution, such as the first one: their statistics are
+        measured once.
+    backward_eps : float, optional
+        Also whiten the back-propagated gradients of plain layers, with this added to the eigenvalues of their second
+        moment over the training batches (the paper's footnote 4). The loss has to be a mean over the batch. Left out:
+        not done, as the paper recommends.
+    synchronize : bool
+        With several processes of ``torch.distributed``: average the gradients over them. Not needed under
+        ``DistributedDataParallel``. The statistics are always those of all processes.
+    parameters : iterable, optional
+        Parameters, or parameter groups, if not all trainable ones.
+
+    Attributes
+    ----------
+    layers : dict
+        The layers it acts on, by name.
+    plain : dict
+        Why every other module with parameters gets plain gradient steps, by name.
+    steps : int
+        How many steps were made.
+
+    Raises
+    ------
+    ValueError
+        On arguments out of range, or statistics that are not finite.
+
+    Notes
+    -----
+    After the backward pass ``.grad`` of a plain layer holds the preconditioned gradient, so clipping and accumulation
+    act on that, as they do in whitened coordinates. Momentum is a velocity of the function: it stays the same in (W, b)
+    when the coordinates change, and so is mapped to the new ones in (V, d).
+
+    The statistics are measured in the mode the model is in, and leave its buffers as they were. Layers without a
+    trainable bias cannot be centred: c is 0 and the second moment takes the place of the covariance. Shared parameters,
+    grouped convolutions, and layers of other types get plain steps.
+
+    The hooks on the model do nothing once the optimizer is gone; :meth:`close` removes them at once.
+
+    Source: prong Eqs. 6-7, Algorithm 1 with the corrections of the errata page.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float,
+        momentum: float = 0.0,
+        *,
+        eps: float = 1e-2,
+        period: int = 100,
+        sample: torch.Tensor | Callable[[], Any] | None = None,
+        sample_size: int | None = None,
+        seed: int = 0,
+        decay: float = 0.9,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        constant_inputs: Iterable[str] = (),
+        backward_eps: float | None = None,
+        synchronize: bool = True,
+        parameters: Iterable[Any] | None = None,
+    ) -> None:
+        self.model, self.sample, self.synchronize = model, sample, synchronize
+        self.period, self.seed, self.decay = _whole(period, "period"), seed, _fraction(decay, "decay")
+        self.sample_size = None if sample_size is None else _whole(sample_size, "sample_size")
+        self.backward_eps = None if backward_eps is None else check.positive(backward_eps, "backward_eps")
+        self.steps, self._renewed, self._measured = 0, -1, None
+        defaults = {
+            "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov, "eps": eps,
+        }  # fmt: skip
+        chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
+        super().__init__(chosen, defaults)
+        self.constant_inputs = frozenset(constant_inputs)
+        self._find_layers()
+        unknown = sorted(self.constant_inputs - set(self.layers))
+        if unknown:
+            raise ValueError(
+                f"constant_inputs: expected names of layers among {sorted(self.layers)}, got {unknown}"
+            )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of the model's parameters with settings of its own."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            for key in ("lr", "weight_decay"):
+                check.non_negative(group[key], key)
+            _fraction(group["momentum"], "momentum")
+            check.positive(group["eps"], "eps")
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    # Renewing the statistics -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def reparametrize(self, inputs: Inputs | None = None) -> None:
+        """Measure the statistics of every layer in one forward pass and take them over.
+
+        It is called by itself when the model is first used after ``period`` steps, if there is a sample.
+
+        Parameters
+        ----------
+        inputs : Tensor, tuple of Tensor, or iterable of them, optional
+            Inputs of the model; the sample of the optimizer if left out.
+
+        Raises
+        ------
+        ValueError
+            If there are no inputs, or some statistics are not finite. Nothing is changed then.
+        """
+        if inputs is None and self.sample is None:
+            raise ValueError(
+                "reparametrize: expected inputs, as there is no sample; pass some, or PRONG(..., sample=)"
+            )
+        measured = self._measure(self._drawn() if inputs is None else inputs)
+        measured = {name: moments.reduced().checked(name) for name, moments in measured.items()}
+        for name, moments in measured.items():
+            self._refresh(self.layers[name], moments)
+        self._renewed = self.steps
+
+    def _drawn(self) -> Inputs:
+        """Return the inputs of the sample for this renewal, the part of this process."""
+        if not isinstance(self.sample, torch.Tensor):
+            return self.sample()
+        chosen = self.sample
+        if self.sample_size is not None and self.sample_size < len(chosen):
+            g = torch.Generator().manual_seed(self.seed + 1_000_003 * self.steps)
+            picked = torch.randperm(len(chosen), generator=g)[: self.sample_size]
+            chosen = chosen[picked.to(chosen.device)]
+        return chosen[_distributed.rank() :: _distributed.world_size()]
+
+    def _measure(self, inputs: Inputs) -> dict[str, Moments]:
+        """Return the moments of every layer's input over a sample."""
+        self._measured = {}
+        single = isinstance(inputs, (torch.Tensor, tuple))
+        try:
+            with preserved_buffers(self.model):
+                for batch in [inputs] if single else inputs:
+                    self.model(*batch) if isinstance(batch, tuple) else self.model(batch)
+            return self._measured
+        finally:
+            self._measured = None
+
+    def _refresh(self, layer: PlainLayer | WhitenedLayer, moments: Moments) -> None:
+        eps = next(group["eps"] for group in self.param_groups for p in group["params"] if p is layer.weight)
+        layer.refresh(moments, check.positive(eps, "eps"), self.state)
+        layer.renewed = self.steps
+
+    def _due(self) -> bool:
+        return self.steps % self.period == 0 and self._renewed != self.steps
+
+    # What the hooks call -----------------------------------------------------------------------------------
+
+    def _before(self, name: str, module: nn.Module, args: tuple) -> None:
+        """Note the input of a layer, or renew the statistics before the forward pass of a step."""
+        layer = self.layers[name]
+        if self._measured is not None:
+            if not (name in self.constant_inputs and layer.renewed >= 0):
+                self._note(self._measured, name, Moments.of(rows(module, args[0])))
+            return
+        if not torch.is_grad_enabled() or not layer.owns(module):
+            return
+        layer.cleared()
+        if self.sample is not None:
+            if self._due():
+                self.reparametrize()
+            return
+        if name in self.constant_inputs and layer.renewed >= 0:
+            return
+        with torch.no_grad():
+            new = Moments.of(rows(module, args[0])).checked(name)
+            layer.moments = new if layer.moments is None else layer.moments.merged(new, self.decay)
+            if self.steps % self.period == 0 and layer.renewed != self.steps:
+                self._refresh(layer, layer.moments.reduced())
+
+    def _note(self, found: dict[str, Moments], name: str, moments: Moments) -> None:
+        found[name] = found[name].merged(moments) if name in found else moments
+
+    def _after(self, name: str, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Give the output of a plain layer its preconditioned backward pass."""
+        layer = self.layers[name]
+        if not output.requires_grad or not layer.weight.requires_grad or layer.metric is None:
+            return None
+        if self._measured is not None or not layer.owns(module):
+            return None
+        return Route.apply(output.detach(), args[0], layer.weight, layer.bias, layer)
+
+    # The step ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step, from the gradients of the last backward pass, and return what ``closure`` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._precondition_the_rest()
+        if self.synchronize:
+            _distributed.reduce_mean(
+                [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
+            )
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._descend(p, group)
+        self.steps += 1
+        return loss
+
+    def _precondition_the_rest(self) -> None:
+        """Precondition gradients that did not come through the model's own backward pass."""
+        rest = [layer for layer in self.layers.values() if not layer.routed and layer.weight.grad is not None]
+        if rest and self.sample is not None and self._due():
+            self.reparametrize()
+        for layer in rest:
+            layer.precondition()
+            layer.routed = True
+
+    def _descend(self, p: nn.Parameter, group: dict[str, Any]) -> None:
+        """Make a step of gradient descent with momentum."""
+        g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
+        if group["momentum"]:
+            state = self.state[p]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(p)
+            velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(g)
+            g = g.add(velocity, alpha=group["momentum"]) if group["nesterov"] else velocity
+        p.add_(g, alpha=-float(group["lr"]))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        super().zero_grad(set_to_none)
+        for layer in self.layers.values():
+            layer.routed = isinstance(layer, WhitenedLayer)
+
+    # Keeping -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next step needs beside the model."""
+        layers = {name: layer.state() for name, layer in self.layers.items()}
+        return {**super().state_dict(), "steps": self.steps, "renewed": self._renewed, "layers": layers}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state from :meth:`state_dict`."""
+        if set(state_dict["layers"]) != set(self.layers):
+            raise ValueError(
+                f"load_state_dict: expected the layers {sorted(self.layers)}, got {sorted(state_dict['layers'])}"
+            )
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self.steps, self._renewed = state_dict["steps"], state_dict["renewed"]
+        for name, state in state_dict["layers"].items():
+            self.layers[name].load_state(state)
+
+    def close(self) -> None:
+        """Remove the hooks from the model."""
+        self._unhook()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_unhook", "step")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._register()
+
+    def _metric_type(self) -> type:
+        """Return the kind of inverse metric of a plain layer's weights; what variants replace."""
+        return InverseCovariance
+
+    def _find_layers(self) -> None:
+        own = [p for group in self.param_groups for p in group["params"]]
+        chosen, self.layers, self.plain = {id(p) for p in own}, {}, {}
+        modules = {id(m): (name, m) for name, m in self.model.named_modules()}.values()
+        owners = [id(p) for _, m in modules for p in m._parameters.values() if p is not None]
+        for name, module in modules:
+            mine = [p for p in module._parameters.values() if p is not None and id(p) in chosen]
+            if not mine:
+                continue
+            reason = _refusal(module, mine, owners)
+            if reason is None:
+                self.layers[name] = self._layer(name, module)
+            else:
+                self.plain[name] = reason
+        self._register()
+
+    def _layer(self, name: str, module: nn.Module) -> PlainLayer | WhitenedLayer:
+        if hasattr(module, "V"):
+            return WhitenedLayer(name, module)
+        layer = PlainLayer(name, module, self._metric_type())
+        layer.backward_eps = self.backward_eps
+        return layer
+
+    def _register(self) -> None:
+        modules, handles = dict(self.model.named_modules()), []
+        for name, layer in self.layers.items():
+            module, tap = modules[name], Tap(self, name)
+            remove_taps(module)
+            handles.append(module.register_forward_pre_hook(tap.before))
+            if isinstance(layer, PlainLayer):
+                handles.append(module.register_forward_hook(tap.after))
+        self._unhook = weakref.finalize(self, _remove, handles)
+
+
+def _remove(handles: list) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+def _refusal(module: nn.Module, mine: list[nn.Parameter], owners: list[int]) -> str | None:
+    """Return why a module gets plain steps, or None."""
+    if not whitenable(module):
+        return f"a {type(module).__name__} is neither a linear layer nor a convolution without groups"
+    weight = module.V if hasattr(module, "V") else module.weight
+    if not any(p is weight for p in mine):
+        return "its weight is not trained by this optimizer"
+    if any(owners.count(id(p)) > 1 for p in mine):
+        return "it shares parameters with another layer"
+    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+        return "only zero padding given by numbers is known for convolutions"
+    return None
+
+
+def _whole(value: int, name: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+    return value
+
+
+def _fraction(value: float, name: str) -> float:
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name}: expected a number in [0, 1], got {value!r}")
+    return float(value)

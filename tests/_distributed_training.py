@@ -1,0 +1,93 @@
+"""Training with PRONG by one process or by several; run by torchrun, it stores the path of the parameters.
+
+torchrun --standalone --nproc-per-node 2 -m tests._distributed_training OUTPUT
+"""
+
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from natcompanion._moments import Moments
+from natcompanion.layers import whiten_model
+from natcompanion.optim import PRONG
+
+STEPS, BATCH = 8, 20
+SHARES = {"even": (10, 10), "uneven": (13, 7)}
+
+
+def dense() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)
+    ).double()
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return correlated, shifted inputs and labels."""
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(60, 6, generator=g, dtype=torch.float64)
+    x = x @ torch.randn(6, 6, generator=g, dtype=torch.float64) + 2
+    return x, torch.randint(3, (60,), generator=g)
+
+
+def options(**changes: object) -> dict:
+    return {"lr": 0.02, "momentum": 0.9, "eps": 0.05, "period": 3, "sample": data()[0], **changes}
+
+
+SCENARIOS: dict[str, tuple[Callable[[], nn.Module], dict, str]] = {
+    "plain layers": (dense, options(), "even"),
+    "uneven shares": (dense, options(), "uneven"),
+    "whitened layers": (lambda: whiten_model(dense()), options(), "uneven"),
+    "convolution": (convolutional, options(), "uneven"),
+    "drawn sample": (dense, options(sample_size=31), "uneven"),
+    "training batches": (dense, options(sample=None), "uneven"),
+    "weight decay": (dense, options(weight_decay=0.1, nesterov=True), "even"),
+    "whitened gradients": (dense, options(backward_eps=1.0), "even"),
+    "DistributedDataParallel": (dense, options(synchronize=False), "uneven"),
+}
+
+
+def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
+    """Return the parameters after each step of a scenario, seen from one process of ``world``; (steps, P)."""
+    make, settings, share = SCENARIOS[name]
+    model = make()
+    optimizer = PRONG(model, **settings)
+    wrapped = DistributedDataParallel(model) if world > 1 and not settings.get("synchronize", True) else model
+    x, t = data()
+    path = []
+    for step in range(STEPS):
+        rows = torch.randperm(60, generator=torch.Generator().manual_seed(step))[:BATCH]
+        mine = rows.split(SHARES[share])[rank] if world > 1 else rows
+        optimizer.zero_grad()
+        loss = cross_entropy(wrapped(x[mine]), t[mine], reduction="sum") * (world / BATCH)
+        loss.backward()
+        optimizer.step()
+        path.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return torch.stack(path)
+
+
+def main(output: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    paths = {name: train(name, rank, world) for name in SCENARIOS}
+    reduced = Moments.reduced
+    Moments.reduced = lambda moments: moments
+    paths["statistics of one process"] = train("uneven shares", rank, world)
+    Moments.reduced = reduced
+    torch.save(paths, f"{output}.{rank}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

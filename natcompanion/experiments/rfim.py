@@ -1,11 +1,17 @@
 """The experiments on the rfim paper. Every method of a comparison chooses from the same declared grid."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
+from natcompanion import relative
+from natcompanion.data import mnist
 from natcompanion.experiments import Settings, experiment
+from natcompanion.experiments import _rfim_geometry as geometry
 from natcompanion.experiments import _rfim_neuron as single
+from natcompanion.likelihoods import Bernoulli
+from natcompanion.metrics import fisher
 
 # ---------------------------------------------------------------------------------------------- Section 5.1, Figure 4
 
@@ -124,3 +130,89 @@ def damping(settings: Damping) -> dict:
         raw.append(int(single.epochs_to(curve["raw"], target)))
         white.append(int(single.epochs_to(curve["white"], target)))
     return {"gap": gaps, "epochs_NGD": raw, "epochs_WhiteNGD": white}
+
+
+# ------------------------------------------------------------------------------------------------------------ Section 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank(Settings):
+    """A random network with one Bernoulli output, its activation, and numbers of samples."""
+
+    sizes: tuple[int, ...] = (6, 8, 8, 1)
+    activation: str = "tanh"
+    n: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 40, 60)
+
+
+@experiment("rfim_rank", quick=Rank())
+def rank(settings: Rank) -> dict:
+    """Ranks of the Fisher matrix, its block of each layer, and the RFIM of each layer, against the number of samples."""
+    generator = settings.generator()
+    model = geometry.network(settings.sizes, settings.activation, generator)
+    x = torch.randn(max(settings.n), settings.sizes[0], generator=generator, dtype=torch.float64)
+    full, blocks, own = [], [], []
+    for n in settings.n:
+        F = fisher(model, x[:n], Bernoulli())
+        full.append(relative.rank(F))
+        blocks.append([relative.rank(G) for G in relative.fisher_blocks(F, model)])
+        own.append([relative.rank(G) for G in relative.network_rfim(model, x[:n], Bernoulli())])
+    shapes = [[m, d + 1] for d, m in pairwise(settings.sizes)]
+    return {"fisher": full, "fisher_blocks": blocks, "rfim": own, "shapes": shapes, "n": settings.n}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance(Settings):
+    """Two connected tanh layers, the scale of their input, the largest step, and how many random steps and samples."""
+
+    sizes: tuple[int, ...] = (8, 6, 6)
+    scale: float = 1.0
+    radius: float = 0.1
+    steps: int = 200
+    n: int = 200
+
+
+@experiment("rfim_balance", quick=Balance())
+def balance(settings: Balance) -> dict:
+    """What steps of one size do to two layers and to the second one's metric, in raw and in balanced coordinates."""
+    generator = settings.generator()
+    model = geometry.network((*settings.sizes, 1), "tanh", generator)
+    x = settings.scale * torch.randn(settings.n, settings.sizes[0], generator=generator, dtype=torch.float64)
+    layers = [geometry.matrix(module) for module in model if isinstance(module, torch.nn.Linear)][:2]
+    metrics = relative.network_rfim(model, x, Bernoulli())[:2]
+    values = {}
+    for name in ("raw", "balanced"):
+        steps = []
+        for W, G in zip(layers, metrics, strict=True):
+            delta = torch.randn(settings.steps, W.numel(), generator=settings.generator(1), dtype=W.dtype)
+            delta = settings.radius * delta / delta.norm(dim=1, keepdim=True)
+            steps.append(geometry.balanced(delta, G) if name == "balanced" else delta)
+        length = [geometry.intrinsic(G, delta) for G, delta in zip(metrics, steps, strict=True)]
+        h = geometry.tanh_responses(layers[0] + steps[0].reshape(-1, *layers[0].shape), x)
+        after = torch.stack([torch.block_diag(*relative.layer_rfim(layers[1], one, "tanh")) for one in h])
+        change = (after - metrics[1]).flatten(1).norm(dim=1) / metrics[1].norm()
+        values |= {
+            f"first_{name}": float(length[0].mean()), f"second_{name}": float(length[1].mean()),
+            f"largest_{name}": float(torch.stack(length).max()), f"change_{name}": float(change.mean()),
+        }  # fmt: skip
+    return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditioning(Settings):
+    """A random ReLU network on small digits; the damping is ``eps`` times the mean eigenvalue of each metric."""
+
+    size: int = 7
+    n: int = 1000
+    hidden: tuple[int, ...] = (32, 32)
+    eps: float = 1e-4
+
+
+@experiment("rfim_conditioning", quick=Conditioning())
+def conditioning(settings: Conditioning) -> dict:
+    """Condition number of each linear layer's RFIM with raw, centred, normalized (batch normalization) and whitened inputs."""
+    images, _ = mnist(settings.n, size=settings.size, seed=settings.seed, dtype=torch.float64)
+    model = geometry.network(
+        (settings.size**2, *settings.hidden, 10), "relu", settings.generator(), scale=2**0.5
+    )
+    rows = [geometry.conditioning(h, settings.eps) for h in geometry.layer_inputs(model, images.flatten(1))]
+    return {key: [row[key] for row in rows] for key in rows[0]}

@@ -174,6 +174,25 @@ def test_convolutional_network():
     assert [p.shape[0] for p in model.parameters()][::2] == [2, 3, 5, 10]
 
 
+def test_digits_are_learned_without_an_error_and_every_update_is_resumable():
+    result = experiments.run("revisiting_digits")
+    assert result["errors"][0] > 200 and result["errors"][-1] == 0 < result["updates"] < 100
+    assert result["repeated"] == result["updates"] == len(result["errors"]) - 1
+
+
+def test_an_update_that_does_not_repeat_is_counted(monkeypatch):
+    """Without the damping in the saved state, the resumed steps differ."""
+    monkeypatch.setattr(NaturalGradient, "load_state_dict", lambda self, state: None)
+    result = experiments.run("revisiting_digits", updates=5)
+    assert result["repeated"] < result["updates"] == 5
+
+
+def test_random_numbers_do_not_depend_on_the_device():
+    settings = Table1(device="cuda", seed=3)
+    drawn = torch.rand(4, generator=settings.draws())
+    assert torch.equal(drawn, torch.rand(4, generator=Table1(seed=3).generator(1)))
+
+
 # The order of the data ------------------------------------------------------------------------------------------------
 
 

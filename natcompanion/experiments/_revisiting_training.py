@@ -1,5 +1,6 @@
 """Training runs of the revisiting experiments: data, networks, and the five columns of Table 1."""
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -95,12 +96,16 @@ def cross_entropy(model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int
 
 
 @torch.no_grad()
-def error(model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int = 2000) -> float:
-    """Return the percentage of misclassified examples."""
-    wrong = sum(
+def wrong(model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int = 2000) -> int:
+    """Return the number of misclassified examples."""
+    return sum(
         int((model(a).argmax(1) != b).sum()) for a, b in zip(x.split(block), t.split(block), strict=True)
     )
-    return 100 * wrong / len(x)
+
+
+def error(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> float:
+    """Return the percentage of misclassified examples."""
+    return 100 * wrong(model, x, t) / len(x)
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -177,6 +182,42 @@ def train(
                 return optimizer
         watch(update)
     return optimizer
+
+
+def to_no_error(
+    x: torch.Tensor,
+    t: torch.Tensor,
+    hidden: int,
+    setting: Setting,
+    generator: torch.Generator,
+    *,
+    batch: int,
+    max_iter: int,
+    updates: int,
+) -> tuple[list[int], int]:
+    """Train a network by the natural gradient until it makes no error on its ``n`` examples, or ``updates`` are used.
+
+    Return the errors before and after each update, and how many updates a run that was stopped just before, saved,
+    and loaded into another network and a new optimizer repeats to the last bit.
+    """
+    model, other = (mlp(x.shape[1], hidden, generator) for _ in range(2))
+    optimizer = make_optimizer("same", model, setting, max_iter)
+    errors, repeated = [wrong(model, x, t)], 0
+    pairs = batches(len(x), batch, generator)
+    while errors[-1] and len(errors) <= updates:
+        index, _ = next(pairs)
+        file = io.BytesIO()
+        torch.save([part.state_dict() for part in (model, optimizer)], file)
+        file.seek(0)
+        resumed = make_optimizer("same", other, setting, max_iter)
+        for part, state in zip((other, resumed), torch.load(file), strict=True):
+            part.load_state_dict(state)
+        for stepper in (optimizer, resumed):
+            stepper.step(x[index], t[index])
+        same = (torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+        repeated += all(same) and optimizer.last == resumed.last
+        errors.append(wrong(model, x, t))
+    return errors, repeated
 
 
 def _metric_inputs(

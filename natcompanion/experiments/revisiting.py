@@ -5,6 +5,7 @@ from itertools import product
 
 import torch
 
+from natcompanion.data import mnist
 from natcompanion.experiments import Settings, experiment
 from natcompanion.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.experiments import _revisiting_metrics as comparisons
@@ -294,6 +295,39 @@ def why_unlabelled(settings: WhyUnlabelled) -> dict:
     return comparisons.reach(
         model, split, settings.batch, settings.damping, settings.max_iter, settings.decrease, generator
     )
+
+
+# ----------------------------------------------------------------------------------------------------- Section 8.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(Settings):
+    """Size and number of the digits, and the optimizer: Levenberg-Marquardt damping from ``damping``."""
+
+    size: int = 14
+    examples: int = 300
+    hidden: int = 20
+    rate: float = 1.0
+    damping: float = 1.0
+    batch: int = 100
+    max_iter: int = 10
+    updates: int = 100
+
+
+@experiment(
+    "revisiting_digits",
+    quick=Digits(),
+    chapter=Digits(size=28, examples=5000, hidden=200, batch=1000, updates=200),
+)
+def digits(settings: Digits) -> dict:
+    """Updates of the natural gradient until no digit is misclassified; each repeated from a saved state."""
+    images, t = mnist(size=settings.size, split="all", seed=0, dtype=torch.float32)
+    setting = training.Setting(settings.rate, settings.damping, adaptive=True)
+    errors, repeated = training.to_no_error(
+        images[: settings.examples].flatten(1), t[: settings.examples], settings.hidden, setting,
+        settings.generator(), batch=settings.batch, max_iter=settings.max_iter, updates=settings.updates,
+    )  # fmt: skip
+    return {"updates": len(errors) - 1, "errors": errors, "repeated": repeated}
 
 
 # ------------------------------------------------------------------------------------------------------- Section 6

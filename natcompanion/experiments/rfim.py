@@ -10,6 +10,7 @@ from natcompanion.data import mnist
 from natcompanion.experiments import Settings, experiment
 from natcompanion.experiments import _rfim_geometry as geometry
 from natcompanion.experiments import _rfim_neuron as single
+from natcompanion.experiments import _rfim_training as training
 from natcompanion.likelihoods import Bernoulli
 from natcompanion.metrics import fisher
 
@@ -216,3 +217,66 @@ def conditioning(settings: Conditioning) -> dict:
     )
     rows = [geometry.conditioning(h, settings.eps) for h in geometry.layer_inputs(model, images.flatten(1))]
     return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+# ---------------------------------------------------------------------------------------------- Section 5.2, Figure 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure5(Settings):
+    """Data ("digits", "fashion", "mnist"), a method with its step size, RNGD's settings, and the training.
+
+    ``every``: RNGD's statistics come from every k-th step, 0 for its default, ten of a period. ``smooth``: costs in a
+    point of the curve. ``tests``: how often the test set is looked at. ``taus``: the shares of the sharp-ratio table.
+    """
+
+    data: str = "digits"
+    method: str = "rngd"
+    rate: float = 0.3
+    eps: float = 0.03
+    period: int = 100
+    decay: float = 0.995
+    every: int = 0
+    steps: int = 300
+    batch: int = 100
+    hidden: tuple[int, ...] = (64, 64, 64)
+    smooth: int = 10
+    tests: int = 20
+    taus: tuple[float, ...] = (0.01, 0.1)
+
+
+RATES = {"sgd": (0.03, 0.1, 0.3, 1.0, 3.0), "adam": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}
+"""Figure 5's search: five step sizes, a factor of about 3 apart, for every method; RNGD has those of SGD."""
+
+DIGITS, FASHION = Figure5(steps=2000), Figure5(data="fashion", steps=2200)
+
+
+@experiment(
+    "rfim_figure5",
+    quick=Figure5(), digits=DIGITS, digits_tuning=DIGITS, fashion=FASHION, fashion_tuning=FASHION,
+    paper=Figure5(data="mnist", steps=55_000, smooth=100),
+)  # fmt: skip
+def figure5(settings: Figure5) -> dict:
+    """Learning curve of the 784-64-64-64-10 ReLU network by one method: cost per iteration, sharp ratio, test error."""
+    split = training.load(settings.data, settings.seed)
+    sizes = (split.x.shape[1], *settings.hidden, 10)
+    normalization = settings.method.partition("_bn")[2]
+    model = training.network(sizes, normalization and "bn" + normalization, settings.generator())
+    optimizer = training.optimizer(
+        settings.method, model, settings.rate, eps=settings.eps, period=settings.period, decay=settings.decay, every=settings.every
+    )  # fmt: skip
+    tests: list[tuple[float, float]] = []
+
+    def watch(step: int) -> None:
+        if settings.tests and step % max(1, settings.steps // settings.tests) == 0:
+            tests.append(training.evaluate(model, *split.test))
+
+    costs, seconds = training.train(
+        model, optimizer, split.x, split.t, settings.steps, settings.batch, settings.generator(1), watch
+    )
+    final, _ = training.evaluate(model, split.x, split.t)
+    return {
+        "curve": training.smoothed(costs, settings.smooth), **training.summary(costs, settings.taus),
+        "train_cost": final, "test_cost": [training.short(cost) for cost, _ in tests],
+        "test_error": [error for _, error in tests], "milliseconds": 1e3 * seconds,
+    }  # fmt: skip

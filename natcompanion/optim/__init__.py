@@ -14,6 +14,7 @@ from natcompanion.optim.natural_gradient import NaturalGradient, Step
 from natcompanion.optim.natural_space import NaturalSpace, natural_space
 from natcompanion.optim.newton import Newton, loss_hessian
 from natcompanion.optim.prong import PRONG
+from natcompanion.optim.prong_plus import PRONGPlus
 from natcompanion.optim.relative_gradient import RelativeGradient, natural_relative_gradient
 from natcompanion.optim.rngd import RNGD
 from natcompanion.optim.tonga import TONGA
@@ -30,6 +31,7 @@ __all__ = [
     "NaturalGradient",
     "NaturalSpace",
     "Newton",
+    "PRONGPlus",
     "Quadratic",
     "RelativeGradient",
     "Step",

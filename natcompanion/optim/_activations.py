@@ -9,29 +9,28 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from natcompanion.relative import activation_of
+from natcompanion.relative.activations import NAMES, _nu
+
 LAYERS = (nn.Linear, nn.Conv2d)
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function: its name, the slope ``iota`` of a rectifier left of 0, and the ``alpha`` of an ELU."""
+    """An activation function: its name and its options, as for :func:`natcompanion.relative.nu`."""
 
     name: str
-    iota: float | nn.PReLU = 0.0
-    alpha: float = 1.0
+    options: tuple[tuple[str, float], ...] = ()
+    learned: nn.PReLU | None = None
+    """Where the slope left of 0 is learned."""
 
-    def nu(self, a: torch.Tensor, omega: float | None) -> torch.Tensor:
+    def nu(self, a: torch.Tensor, omega: float) -> torch.Tensor:
         """Return the weight of every pre-activation in the metric."""
-        iota = float(self.iota.weight.detach()) if isinstance(self.iota, nn.PReLU) else self.iota
-        if self.name == 'relu' and omega is None:
-            return (a>0).to(a) + iota**2*(a<=0).to(a)
-        if self.name=='tanh':
-            return 1-a.tanh()**2
-        raise NotImplementedError
+        options = dict(self.options) if self.learned is None else {"iota": float(self.learned.weight.detach())}
+        return _nu(self.name, a, omega=omega, **options)
 
 
 LINEAR = Activation("linear")
-NAMES = ("tanh", "sigmoid", "relu", "elu", "linear")
 FUNCTIONS = {
     torch.relu: "relu", F.relu: "relu", torch.relu_: "relu", F.relu_: "relu", torch.tanh: "tanh", F.tanh: "tanh",
     torch.sigmoid: "sigmoid", F.sigmoid: "sigmoid", F.elu: "elu", F.leaky_relu: "leaky",
@@ -124,9 +123,9 @@ def _meaning(user: fx.Node, model: nn.Module) -> Activation | str:
         return LINEAR if isinstance(module, (*LAYERS, *SOFTMAX_MODULES)) else _of_module(module)
     known = METHODS.get(user.target) if user.op == "call_method" else FUNCTIONS.get(user.target)
     if known == "elu":
-        return Activation("elu", alpha=_argument(user, "alpha", 1.0))
+        return Activation("elu", (("alpha", _argument(user, "alpha", 1.0)),))
     if known == "leaky":
-        return Activation("relu", iota=_argument(user, "negative_slope", 0.01))
+        return Activation("relu", (("iota", _argument(user, "negative_slope", 0.01)),))
     if known:
         return Activation(known)
     if user.target in (*PASSED_FUNCTIONS, *PASSED_METHODS):
@@ -142,13 +141,12 @@ def _argument(node: fx.Node, name: str, default: float) -> float:
 
 def _of_module(module: nn.Module) -> Activation | str:
     if isinstance(module, nn.PReLU) and module.num_parameters == 1:
-        return Activation("relu", iota=module)
-    if isinstance(module, nn.LeakyReLU):
-        return Activation("relu", iota=float(module.negative_slope))
-    if isinstance(module, nn.ELU):
-        return Activation("elu", alpha=float(module.alpha))
-    plain = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Identity: "linear"}
-    return Activation(plain[type(module)]) if type(module) in plain else f"goes into {type(module).__name__}"
+        return Activation("relu", learned=module)
+    try:
+        name, options = activation_of(module)
+    except ValueError:
+        return f"goes into {type(module).__name__}"
+    return Activation(name, tuple(options.items()))
 
 
 def _declared(name: str, value: Any) -> Activation:

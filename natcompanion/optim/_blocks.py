@@ -79,7 +79,7 @@ class Block:
     """
 
     def __init__(
-        self, name: str, layer: nn.Module, activation: Activation, kind: str, omega: float | None, chosen: set[int]
+        self, name: str, layer: nn.Module, activation: Activation, kind: str, omega: float, chosen: set[int]
     ) -> None:
         self.name, self.layer, self.activation, self.kind, self.omega = name, layer, activation, kind, omega
         self.weight = layer.weight if id(layer.weight) in chosen else None
@@ -93,6 +93,8 @@ class Block:
         self.S: torch.Tensor | None = None
         self.constant: torch.Tensor | None = None
         self.inverse: torch.Tensor | None = None
+        self.live: torch.Tensor | None = None
+        self.rest = 1.0
         self.due = True
         self.pending: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
 
@@ -160,19 +162,34 @@ class Block:
 
     def metric(self) -> torch.Tensor:
         """Return G: (m, D, D), or one matrix (D, D) for all neurons."""
-        S = self.S if self.constant is None else self.share * self.constant
-        if S is None:
-            shape = (self.neurons, self.dim, self.dim) if self.own else (self.dim, self.dim)
-            S = torch.zeros(shape, dtype=self.dtype, device=self.layer.weight.device)
-        elif self.own:
-            S = unpacked(S, self._index(S.device), self.dim)
-        S = S.clone() if S is self.S else S
-        S.diagonal(dim1=-2, dim2=-1).add_(self.identity)
-        return S
+        G = self._mean().clone()
+        G.diagonal(dim1=-2, dim2=-1).add_(self.identity)
+        return G
+
+    def _mean(self) -> torch.Tensor:
+        """Return the running mean of the statistics, from 0."""
+        if self.constant is not None:
+            return self.share * self.constant
+        if self.S is None:
+            stack = (self.neurons,) * self.own
+            return torch.zeros(*stack, self.dim, self.dim, dtype=self.dtype, device=self.layer.weight.device)
+        return unpacked(self.S, self._index(self.S.device), self.dim) if self.own else self.S
 
     def refresh(self, relative: float) -> None:
-        """Compute the inverse of the present metric."""
-        self.inverse = damped_inverse(self.metric(), relative)
+        """Compute the inverse of the present metric.
+
+        Inputs that were always 0, such as the margin of an image, have rows of their own in a shared metric,
+        all the same multiple of I. They are left out of the matrix.
+        """
+        G = self.metric()
+        inverse = damped_inverse(G, relative)
+        self.live, self.rest = None, 1.0
+        if not self.own:
+            dead = self._mean().count_nonzero(1) == 0
+            if 20 * int(dead.sum()) > self.dim:
+                self.live, self.rest = (~dead).nonzero()[:, 0], float(inverse.diagonal()[dead][0])
+                inverse = inverse[self.live][:, self.live]
+        self.inverse = inverse
 
     def direction(self) -> torch.Tensor:
         """Return the gradient (m, D) times the stored inverse."""
@@ -181,7 +198,12 @@ class Block:
         ).to(self.dtype)
         if self.inverse is None:
             return g
-        return torch.bmm(g[:, None], self.inverse)[:, 0] if self.own else g @ self.inverse
+        if self.own:
+            return torch.bmm(g[:, None], self.inverse)[:, 0]
+        if self.live is None:
+            return g @ self.inverse
+        d = self.rest * g
+        return d.index_copy_(1, self.live, g.index_select(1, self.live) @ self.inverse)
 
     def _index(self, device: torch.device) -> torch.Tensor:
         cached = getattr(self, "_pairs", None)

@@ -54,13 +54,13 @@ class RNGD(Optimizer):
         Activation of a layer, by layer name: ``"relu"``, ``"tanh"``, ``"sigmoid"``, ``"elu"``, ``"linear"``, or
         a module such as ``nn.ELU(0.5)``. Needed only where tracing the model with ``torch.fx`` does not find it.
     statistics_every : int
-        The running mean takes in every k-th step only, with the decay :math:`\lambda^k`. A larger k is cheaper
-        and noisier.
+        The running mean takes in every k-th step only, with the decay :math:`\lambda^k`: by default ten of a
+        period. A larger k is cheaper and noisier; 1 is the paper's.
     input_statistics : Tensor, optional
         Inputs of the model. The metric of the first layer, whose inputs do not change as training goes on, is
         then computed once from them instead of at every step.
-    omega : float, optional
-        Smoothing of the rectifier's :math:`\nu` (Eq. 18); by default none.
+    omega : float
+        Width of the bend of the rectifier's :math:`\nu` (Eq. 18); 0 is the hard one.
     memory_limit : float
         Most gibibytes that the metrics may take; see Notes.
     parameters : iterable, optional
@@ -103,16 +103,17 @@ class RNGD(Optimizer):
         relative_eps: float = 0.0,
         blocks: str | Mapping[str, str] | None = None,
         activations: Mapping[str, str | nn.Module] | None = None,
-        statistics_every: int = 1,
+        statistics_every: int | None = None,
         input_statistics: torch.Tensor | None = None,
-        omega: float | None = None,
+        omega: float = 0.0,
         memory_limit: float = 2.0,
         parameters: Iterable[Any] | None = None,
     ) -> None:
         self.model, self.iteration = model, 0
-        self.statistics_every = _count(statistics_every, "statistics_every")
+        every = max(1, _count(period, "period") // 10) if statistics_every is None else statistics_every
+        self.statistics_every = _count(every, "statistics_every")
         self.memory_limit = check.positive(memory_limit, "memory_limit")
-        self.omega = None if omega is None else check.positive(omega, "omega")
+        self.omega = check.non_negative(omega, "omega")
         self.kinds = blocks
         self.activations, self.first = find_activations(model, activations)
         chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
@@ -152,7 +153,7 @@ class RNGD(Optimizer):
         try:
             active = [b for b in self.blocks.values() if any(p.grad is not None for p in b.parts)]
             statistics = [self._statistics(block) for block in active]
-            self._check_gradients()
+            self._check_gradients(active)
             self._move(active, statistics)
         finally:
             self._forget()
@@ -179,7 +180,8 @@ class RNGD(Optimizer):
             for key in STATE:
                 value = layers[name][key]
                 if isinstance(value, torch.Tensor):
-                    value = value.to(block.layer.weight.device, block.dtype, copy=True)
+                    dtype = block.dtype if value.is_floating_point() else None
+                    value = value.to(block.layer.weight.device, dtype, copy=True)
                 setattr(block, key, value)
         self._forget()
 
@@ -208,9 +210,11 @@ class RNGD(Optimizer):
             raise ValueError(f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}")
         return statistics
 
-    def _check_gradients(self) -> None:
-        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if grads and not bool(torch.isfinite(torch.stack([g.sum() for g in grads])).all()):
+    def _check_gradients(self, active: list[Block]) -> None:
+        """Refuse NaN and infinity, by the gradients of the biases where there are some: those of the weights follow."""
+        last = [b.parts[-1].grad for b in active]
+        grads = [g.reshape(-1) for g in last if g is not None]
+        if grads and not bool(torch.isfinite(torch.cat(grads).sum())):
             raise ValueError(
                 "step: expected finite gradients, got NaN or infinity; try a smaller lr or a larger eps"
             )
@@ -324,7 +328,7 @@ class RNGD(Optimizer):
         block.constant = total / len(inputs)
 
 
-STATE = ("S", "identity", "share", "inverse", "constant", "due")
+STATE = ("S", "identity", "share", "constant", "inverse", "live", "rest", "due")
 
 
 def _check_group(group: dict[str, Any]) -> None:

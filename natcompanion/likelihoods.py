@@ -144,6 +144,8 @@ class Categorical:
 
     def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         """Return ``-log p(t | r)``, the cross-entropy, per example; (n,)."""
+        if not isinstance(t, torch.Tensor):
+            raise ValueError(f"t: expected class numbers, an integer tensor, got {type(t).__name__}")
         if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.shape != r.shape[:-1]:
             raise ValueError(
                 f"t: expected class numbers, an integer tensor of shape {tuple(r.shape[:-1])}, "
@@ -186,8 +188,7 @@ def _wide(r: torch.Tensor) -> torch.Tensor:
 
 def _like(t: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     """Return the target in the computing dtype of ``r`` if it has its shape."""
-    if t.shape != r.shape:
-        raise ValueError(
-            f"t: expected the shape of the model's output {tuple(r.shape)}, got {tuple(t.shape)}"
-        )
+    if not isinstance(t, torch.Tensor) or t.shape != r.shape:
+        got = tuple(t.shape) if isinstance(t, torch.Tensor) else type(t).__name__
+        raise ValueError(f"t: expected the shape of the model's output {tuple(r.shape)}, got {got}")
     return t.to(_wide(r).dtype)

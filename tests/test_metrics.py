@@ -355,6 +355,7 @@ def test_layers_that_vmap_cannot_batch():
     [
         (lambda m, x: (m, x[:0]), "non-empty batch"),
         (lambda m, x: (m, [x]), "non-empty batch"),
+        (lambda m, x: (m, x.to(torch.complex128)), "torch.float64 like the model's parameters"),
         (lambda m, x: (m, x.float()), "torch.float64 like the model's parameters"),
         (lambda m, x: (m, x * float("nan")), "finite numbers, got 15"),
         (lambda m, x: (nn.Sequential(m, nn.Flatten(0)), x), r"outputs of shape \(5, o\)"),
@@ -373,8 +374,16 @@ def test_bad_targets_and_parameters_are_named():
         metrics.empirical_fisher(model, x, torch.full((5,), 7), Categorical())
     with pytest.raises(ValueError, match="integer tensor of shape"):
         metrics.gauss_newton(model, x, torch.zeros(4, dtype=torch.long), Categorical())
-    with pytest.raises(ValueError, match="samples"):
-        metrics.monte_carlo_fisher(model, x, Categorical(), samples=0)
+    for likelihood, t in ((Categorical(), [0] * 5), (Gaussian(), None)):
+        with pytest.raises(ValueError, match="t: expected .* got (list|NoneType)"):
+            metrics.empirical_fisher(model, x, t, likelihood)
+    for bad in (float("nan"), float("inf")):
+        for metric in (metrics.empirical_fisher, metrics.gradient_covariance, metrics.per_example_gradients):
+            with pytest.raises(ValueError, match="targets with finite gradients"):
+                metric(model, x, torch.full((5, 3), bad, dtype=torch.float64), Gaussian())
+    for samples in (0, 1.0, True):
+        with pytest.raises(ValueError, match="samples"):
+            metrics.monte_carlo_fisher(model, x, Categorical(), samples=samples)
     with torch.no_grad():
         model[0].weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match="NaN or infinite numbers in 0.weight"):
@@ -393,6 +402,30 @@ def test_examples_that_influence_one_another_are_refused():
     with pytest.raises(ValueError, match="do not influence one another"):
         metrics.fisher(model, batch(), Categorical())
     metrics.fisher(model, batch(1), Categorical())
+
+
+class Detached(nn.Linear):
+    """A layer whose output autograd cannot follow."""
+
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+def test_outputs_without_a_graph_are_refused():
+    model, x = nn.Sequential(Detached(3, 3)).double(), batch()
+    for use in (lambda: metrics.FisherOperator(model, x, Categorical()) @ torch.ones(12),):
+        with pytest.raises(ValueError, match="outputs that depend on the parameters"):
+            use()
+    plain, x = nn.Sequential(nn.Linear(3, 3), nn.Identity()).double(), batch()
+    plain[1].register_forward_hook(lambda module, args, output: output.detach())
+    with pytest.raises(ValueError, match="outputs that depend on the parameters"):
+        metrics.fisher(plain, x, Categorical())
+
+
+def test_inference_mode_is_refused():
+    model, x = mlp(), batch()
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"use torch.no_grad"):
+        metrics.fisher(model, x, Categorical())
 
 
 def test_the_callers_grad_mode_does_not_matter():

@@ -14,7 +14,7 @@ from natcompanion import reference
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.data import mnist
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
-from natcompanion.optim import NaturalGradient, Newton
+from natcompanion.optim import TONGA, HessianFree, KrylovSubspaceDescent, NaturalGradient, Newton
 from natcompanion.solvers import conjugate_gradient, minres, minres_qlp
 
 LIKELIHOODS = [Gaussian(), Gaussian(0.5), Bernoulli(), Categorical()]
@@ -296,6 +296,21 @@ def test_resumes_bit_for_bit(tmp_path, stop, adaptive):
     optimizer.load_state_dict(saved["optimizer"])
     assert torch.equal(trajectory(optimizer, model, likelihood, range(stop, 6)), end)
     assert not torch.equal(fresh, end)
+
+
+@pytest.mark.parametrize("kind", [NaturalGradient, TONGA, Newton, HessianFree, KrylovSubspaceDescent])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copy_of_model_and_optimizer_goes_on_as_they_do(kind, copied):
+    likelihood, model = Categorical(), mlp()
+    x, t = batch(likelihood)
+    optimizer = kind(model, likelihood, **({} if kind is KrylovSubspaceDescent else {"lr": 0.5}))
+    optimizer.step(x, t)
+    other, resumed = copied((model, optimizer))
+    before = vector(model)
+    optimizer.step(x, t)
+    assert torch.equal(vector(other), before) and not torch.equal(vector(model), before)
+    resumed.step(x, t)
+    assert torch.equal(vector(other), vector(model)) and resumed.last == optimizer.last
 
 
 def test_no_step_at_step_size_zero_and_schedulers_work():

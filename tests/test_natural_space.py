@@ -1,6 +1,8 @@
 """Any optimizer in the natural parameter space."""
 
+import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -315,6 +317,26 @@ def test_a_step_to_infinity_or_a_failing_closure_restores_the_parameters():
     with pytest.raises(RuntimeError, match="no data"):
         optimizer.step(broken)
     assert torch.equal(flat(params), before)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copy_goes_on_as_the_original(copied):
+    params, _, G = quadratic()
+    optimizer = natural_space(params, G, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
+
+    def descend(params, optimizer):
+        gradient = G @ flat(params)
+        for p, part in zip(params, gradient.split([p.numel() for p in params]), strict=True):
+            p.grad = part.view_as(p)
+        optimizer.step()
+
+    descend(params, optimizer)
+    others, other = copied((params, optimizer))
+    before = flat(params)
+    descend(params, optimizer)
+    assert torch.equal(flat(others), before) and not torch.equal(flat(params), before)
+    descend(others, other)
+    assert torch.equal(flat(others), flat(params))
 
 
 def test_refuses_bad_options():

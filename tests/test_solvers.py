@@ -281,12 +281,22 @@ def test_bad_input_is_named(solver):
         solver(a, a)
     with pytest.raises(ValueError, match="b: expected finite"):
         solver(a, b * float("nan"))
-    with pytest.raises(ValueError, match="x0"):
-        solver(a, b, x0=torch.ones(2))
+    with pytest.raises(ValueError, match="operator with a torch dtype, got ndarray"):
+        solver(a.numpy(), b)
+    for x0 in (torch.ones(2), [1.0, 1.0, 1.0], torch.full((3,), float("nan"))):
+        with pytest.raises(ValueError, match="x0"):
+            solver(a, b, x0=x0)
     with pytest.raises(ValueError, match="rtol"):
         solver(a, b, rtol=-1.0)
     with pytest.raises(ValueError, match="max_iter"):
         solver(a, b, max_iter=-1)
+
+
+@each
+def test_systems_that_require_gradients_are_solved_without_them(solver):
+    A, b = (2 * torch.eye(3, dtype=torch.float64)).requires_grad_(), torch.ones(3, dtype=torch.float64)
+    x = solver(A, b.requires_grad_(), x0=b).x
+    assert x.tolist() == pytest.approx([0.5] * 3) and not x.requires_grad
 
 
 def test_every_reason_has_words():

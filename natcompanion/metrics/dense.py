@@ -11,7 +11,7 @@ from torch import nn
 
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
-from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.metrics.model_function import ModelFunction, all_finite
 
 Parameters = Iterable[str | nn.Parameter] | None
 
@@ -140,14 +140,19 @@ def score(likelihood: Likelihood, r: torch.Tensor, t: torch.Tensor) -> torch.Ten
     """Return the gradient of ``-log p(t | r)`` with respect to ``r``; (n, o)."""
     r = r.detach().requires_grad_()
     with torch.enable_grad():
-        return torch.autograd.grad(likelihood.nll(r, t).sum(), r)[0]
+        gradient = torch.autograd.grad(likelihood.nll(r, t).sum(), r)[0]
+    if not all_finite(gradient):
+        raise ValueError(
+            "t: expected targets with finite gradients, got NaN or infinite ones; check the targets"
+        )
+    return gradient
 
 
 def sampled_scores(
     likelihood: Likelihood, r: torch.Tensor, samples: int, generator: torch.Generator | None
 ) -> torch.Tensor:
     """Return scores at labels drawn from the model, each divided by the root of ``samples``; (n, samples, o)."""
-    if not (isinstance(samples, int) and samples >= 1):
+    if not (type(samples) is int and samples >= 1):
         raise ValueError(f"samples: expected a whole number >= 1, got {samples!r}")
     repeated = r.repeat_interleave(samples, 0)
     scores = score(likelihood, repeated, likelihood.sample(repeated, generator=generator))

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad, unfold
 
-from natcompanion.metrics.model_function import CHUNK, ModelFunction
+from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
 
 
 @dataclass
@@ -141,6 +141,8 @@ def backpropagate(
         r = f(theta, x)
     if any(layer.calls != 1 for layer in layers):
         return None
+    if not r.requires_grad:
+        raise ValueError(DETACHED)
     outputs = [layer.outputs for layer in layers]
     if not all(out.requires_grad for out in outputs):
         return None

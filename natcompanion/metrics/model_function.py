@@ -13,6 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CHUNK = 2**24
 """Numbers that a block of per-example rows may hold."""
+DETACHED = (
+    "model: expected outputs that depend on the parameters, got outputs without a graph; is there a detach()?"
+)
 
 
 class ModelFunction:
@@ -32,6 +35,10 @@ class ModelFunction:
     """
 
     def __init__(self, model: nn.Module, parameters: Iterable[str | nn.Parameter] | None = None) -> None:
+        if torch.is_inference_mode_enabled():
+            raise ValueError(
+                "model: expected derivatives to be possible, got torch.inference_mode; use torch.no_grad"
+            )
         self.model = model
         self.modules = dict(model.named_modules())
         _refuse_batch_statistics(self.modules)
@@ -55,7 +62,7 @@ class ModelFunction:
         if not isinstance(x, torch.Tensor) or x.ndim < 1 or x.numel() == 0:
             got = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
             raise ValueError(f"x: expected a non-empty batch, a tensor of shape (n, ...), got {got}")
-        if x.is_floating_point() and x.dtype != self.out_dtype:
+        if (x.is_floating_point() or x.is_complex()) and x.dtype != self.out_dtype:
             raise ValueError(
                 f"x: expected {self.out_dtype} like the model's parameters, got {x.dtype}; convert one"
             )
@@ -223,6 +230,8 @@ def select(
     if not named:
         raise ValueError("model: expected at least one parameter with requires_grad, got none")
     for name, p in named.items():
+        if not p.is_floating_point():
+            raise ValueError(f"model: expected real parameters, got {p.dtype} in {name}")
         if not all_finite(p):
             raise ValueError(f"model: expected finite parameters, got NaN or infinite numbers in {name}")
     return named

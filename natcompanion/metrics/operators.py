@@ -14,7 +14,7 @@ from torch import nn
 from natcompanion import _checks
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics.dense import Parameters, gram, sampled_scores, score
-from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.metrics.model_function import DETACHED, ModelFunction
 
 Batches = torch.Tensor | Iterable[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]
 
@@ -31,6 +31,8 @@ class JacobianProducts:
         self.sizes = [p.numel() for p in self.theta.values()]
         with torch.enable_grad():
             self.r = f(self.theta, x)
+            if not self.r.requires_grad:
+                raise ValueError(DETACHED)
             self.u = torch.zeros_like(self.r, requires_grad=True)
             pulled = torch.autograd.grad(
                 self.r, self.theta.values(), self.u, create_graph=True, materialize_grads=True
@@ -54,7 +56,7 @@ class MetricOperator:
 
     ``operator @ v`` takes a vector (P,) or a matrix (P, k). ``damping`` times the identity is added everywhere and
     may be changed at any time. The parameters of the model must not change while the operator is in use; a change
-    in place is noticed.
+    is noticed, except one through ``parameter.data``, which torch does not count.
     """
 
     def __init__(self, model: nn.Module, x: Batches, damping: float, parameters: Parameters) -> None:

@@ -193,6 +193,10 @@ class NaturalGradient(Optimizer):
         )  # fmt: skip
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return everything, the model included, so that copies and pickles of both together go on as one would."""
+        return dict(self.__dict__)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the parameter groups, the damping, and the last direction if the solver starts from it."""
         return {**super().state_dict(), "damping": self._damping_value()}

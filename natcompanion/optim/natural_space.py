@@ -129,6 +129,10 @@ class NaturalSpace(Optimizer):
         self._steps += 1
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return everything, so that a copy goes on as the original would."""
+        return dict(self.__dict__)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the inner optimizer, the root, the natural parameters, the step count."""
         own = {"whitener": self._whitener, "phi": self._phi.detach(), "steps": self._steps}
@@ -166,5 +170,6 @@ class NaturalSpace(Optimizer):
 
     def _write(self, theta: torch.Tensor) -> None:
         leaves = self._leaves()
-        for p, part in zip(leaves, theta.split([p.numel() for p in leaves]), strict=True):
-            p.data.copy_(part.view_as(p))
+        with torch.no_grad():
+            for p, part in zip(leaves, theta.split([p.numel() for p in leaves]), strict=True):
+                p.copy_(part.view_as(p))

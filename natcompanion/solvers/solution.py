@@ -75,20 +75,27 @@ class System:
         if not isinstance(b, torch.Tensor) or b.ndim != 1:
             got = f"shape {tuple(b.shape)}" if isinstance(b, torch.Tensor) else type(b).__name__
             raise ValueError(f"b: expected a vector, a tensor of shape (P,), got {got}")
-        _checks.floating(b, "b")
+        b = _checks.floating(b, "b").detach()
         if isinstance(A, torch.Tensor):
-            A = _checks.symmetric(A, "A")
+            A = _checks.symmetric(A.detach(), "A")
+        if not isinstance(getattr(A, "dtype", b.dtype), torch.dtype):
+            raise ValueError(
+                f"A: expected a tensor or an operator with a torch dtype, got {type(A).__name__} with {A.dtype}"
+            )
         shape = tuple(getattr(A, "shape", (len(b), len(b))))
         if shape != (len(b), len(b)):
             raise ValueError(f"A: expected shape {(len(b), len(b))} to match b, got {shape}")
-        if x0 is not None and (x0.shape != b.shape or not bool(torch.isfinite(x0).all())):
-            raise ValueError(f"x0: expected {len(b)} finite numbers like b, got shape {tuple(x0.shape)}")
+        if x0 is not None and (
+            not isinstance(x0, torch.Tensor) or x0.shape != b.shape or not bool(torch.isfinite(x0).all())
+        ):
+            got = f"shape {tuple(x0.shape)}" if isinstance(x0, torch.Tensor) else type(x0).__name__
+            raise ValueError(f"x0: expected a tensor of {len(b)} finite numbers like b, got {got}")
         self.A, self.preconditioner = A, preconditioner
         self.dtype = getattr(A, "dtype", b.dtype)
         self.unit = float(b.abs().max())  # tiny right-hand sides must not underflow when squared
         self.b = b.double() / (self.unit or 1.0)
         self.norm_b = float(self.b.norm())
-        self.x0 = torch.zeros_like(self.b) if x0 is None else x0.double() / (self.unit or 1.0)
+        self.x0 = torch.zeros_like(self.b) if x0 is None else x0.detach().double() / (self.unit or 1.0)
 
     def product(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``A v``, taken in the dtype of ``A``."""

@@ -229,7 +229,9 @@ def rfim(
         g = torch.func.jacrev(log_prob)(flat)
         return torch.einsum("k,ki,kj->ij", weights, g, g)
     if form == "curvature":
-        return -torch.einsum("k,kij->ij", weights, torch.func.hessian(log_prob)(flat))
+        one = lambda flat, y: response_log_prob(flat.view_as(theta), y.unsqueeze(0)).squeeze(0)
+        hessian = torch.func.jacrev(torch.func.jacrev(one))
+        return -torch.einsum("k,kij->ij", weights, torch.func.vmap(hessian, (None, 0))(flat, responses))
     r = torch.func.jacrev(lambda flat: torch.exp(log_prob(flat) / 2))(flat)
     return 4 * volume * torch.einsum("ki,kj->ij", r, r)
 

@@ -1,10 +1,11 @@
 """Training with PRONG by one process or by several; run by torchrun, it stores the path of the parameters.
 
-torchrun --standalone --nproc-per-node 2 -m tests._distributed_training OUTPUT
+torchrun --standalone --nproc-per-node 2 -m tests._distributed_training DIRECTORY
 """
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from natcompanion._moments import Moments
 from natcompanion.layers import whiten_model
 from natcompanion.optim import PRONG
+from natcompanion.recipes import Settings
+from natcompanion.recipes import train as train_on_images
 
 STEPS, BATCH = 8, 20
 SHARES = {"even": (10, 10), "uneven": (13, 7)}
@@ -76,7 +79,14 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
     return torch.stack(path)
 
 
-def main(output: str) -> None:
+IMAGES = {
+    "size": 20, "width": 0.06, "batch": 16, "epochs": 9, "steps": 10, "period": 3, "sample_size": 24,
+    "evaluate_every": 5, "lr": 0.03,
+}  # fmt: skip
+
+
+def main(directory: Path) -> None:
+    """Store what this process sees of every scenario; train on images with a break and a checkpoint."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -85,9 +95,11 @@ def main(output: str) -> None:
     Moments.reduced = lambda moments: moments
     paths["statistics of one process"] = train("uneven shares", rank, world)
     Moments.reduced = reduced
-    torch.save(paths, f"{output}.{rank}")
+    torch.save(paths, directory / f"paths.{rank}")
+    for steps in (3, IMAGES["steps"]):
+        train_on_images(Settings(directory / "images", directory / "parts", **{**IMAGES, "steps": steps}))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))

@@ -1,5 +1,6 @@
 """Several processes under torchrun make the steps of one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from natcompanion.recipes import example_folder
 from tests import _distributed_training as training
 
 ROOT = Path(__file__).parents[1]
@@ -41,11 +43,17 @@ def torchrun(*arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory):
-    """What each of two processes saw of every scenario."""
-    output = tmp_path_factory.mktemp("distributed") / "paths"
-    torchrun("tests._distributed_training", str(output))
-    return [torch.load(f"{output}.{rank}") for rank in range(2)]
+def directory(tmp_path_factory):
+    """Where two processes have left what they saw of every scenario, and a training run on images."""
+    directory = tmp_path_factory.mktemp("distributed")
+    example_folder(directory / "images")
+    torchrun("tests._distributed_training", str(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def paths(directory):
+    return [torch.load(directory / f"paths.{rank}") for rank in range(2)]
 
 
 def gap(a, b):
@@ -68,3 +76,28 @@ def test_without_a_sum_over_the_statistics_the_paths_part(paths):
     moved = alone[-1] - alone[0]
     for rank in range(2):
         assert float((paths[rank]["statistics of one process"] - alone).norm() / moved.norm()) > 0.01
+
+
+def test_the_image_recipe_runs_on_two_processes_and_goes_on_to_the_last_bit(directory):
+    """One run by the command of the recipe, against one that was cut in two."""
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in training.IMAGES.items()]
+    whole = str(directory / "whole")
+    printed = torchrun("natcompanion.recipes.imagefolder", str(directory / "images"), whole, *options)
+    result = json.loads(printed.splitlines()[-1])
+    logs = [(directory / name / "log.jsonl").read_text() for name in ("whole", "parts")]
+    states = [torch.load(directory / name / "checkpoint.pt") for name in ("whole", "parts")]
+    assert logs[0] == logs[1] and equal(*states)
+    losses = [entry["loss"] for entry in map(json.loads, logs[0].splitlines()) if "loss" in entry]
+    assert result["step"] == len(losses) == training.IMAGES["steps"] and result["loss"] == losses[-1]
+    assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
+
+
+def equal(a, b):
+    """Say whether two nested states are equal to the last bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b

@@ -1,0 +1,169 @@
+"""What a training run costs: counted operations times the number of images, over a throughput."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from natcompanion import _checks as check
+from natcompanion._moments import rows
+from natcompanion.layers import whitenable
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations of one model; a multiplication and an addition count as two.
+
+    Parameters
+    ----------
+    forward, backward : float
+        Of one image, in the layers and, backwards, for weights and inputs.
+    statistics : float
+        The second moments of the layers' inputs for one image of the sample, without the forward pass.
+    precondition : float
+        The products with the inverse covariances in one update.
+    inverse : float
+        One Cholesky factor and inverse of the covariance of every layer.
+    """
+
+    forward: float
+    backward: float
+    statistics: float
+    precondition: float
+    inverse: float
+
+
+def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
+    """Count the operations of a model and of PRONG on it, by running one image through it.
+
+    Parameters
+    ----------
+    model : Module
+        Left as it was.
+    image : Tensor, shape (1, ...)
+    batch : int
+        Images per update, which decides how a linear layer's gradient is preconditioned most cheaply.
+    """
+    found = {"statistics": 0.0, "precondition": 0.0, "inverse": 0.0}
+
+    def count(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        samples, features = rows(module, args[0]).shape
+        outputs, taps = len(module.weight), module.weight[0].numel() // features
+        products = taps * outputs if isinstance(module, nn.Conv2d) else min(batch * samples, outputs)
+        found["statistics"] += 2 * samples * features**2
+        found["precondition"] += 2 * products * features**2
+        found["inverse"] += features**3
+
+    modes = {module: module.training for module in model.modules()}
+    handles = [module.register_forward_pre_hook(count) for module in model.modules() if whitenable(module)]
+    try:
+        model.eval()
+        with FlopCounterMode(display=False) as forward:
+            loss = model(image).sum()
+        with FlopCounterMode(display=False) as backward:
+            torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return Work(float(forward.get_total_flops()), float(backward.get_total_flops()), **found)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The arithmetic of a training run, from :func:`training_cost`; every input is an attribute.
+
+    Attributes
+    ----------
+    updates, renewals : int
+        Steps of the optimizer, and how often it renews its statistics.
+    gradients, preconditioning, statistics, inverses : float
+        Floating-point operations of the four parts; ``flops`` is their sum.
+    share : float
+        What part of the operations plain gradient descent would not need.
+    seconds, days : float
+        At the given throughput.
+    """
+
+    work: Work
+    images: int
+    epochs: float
+    batch: int
+    period: int
+    sample_size: int
+    flops_per_second: float
+
+    @property
+    def updates(self) -> int:
+        return int(self.images * self.epochs // self.batch)
+
+    @property
+    def renewals(self) -> int:
+        return math.ceil(self.updates / self.period)
+
+    @property
+    def gradients(self) -> float:
+        return self.updates * self.batch * (self.work.forward + self.work.backward)
+
+    @property
+    def preconditioning(self) -> float:
+        return self.updates * self.work.precondition
+
+    @property
+    def statistics(self) -> float:
+        return self.renewals * self.sample_size * (self.work.forward + self.work.statistics)
+
+    @property
+    def inverses(self) -> float:
+        return self.renewals * self.work.inverse
+
+    @property
+    def flops(self) -> float:
+        return self.gradients + self.preconditioning + self.statistics + self.inverses
+
+    @property
+    def share(self) -> float:
+        return 1 - self.gradients / self.flops
+
+    @property
+    def seconds(self) -> float:
+        return self.flops / self.flops_per_second
+
+    @property
+    def days(self) -> float:
+        return self.seconds / 86_400
+
+
+def training_cost(
+    work: Work,
+    *,
+    images: int,
+    epochs: float,
+    batch: int,
+    period: int,
+    sample_size: int,
+    flops_per_second: float,
+) -> Cost:
+    """Return the cost of training with PRONG.
+
+    Parameters
+    ----------
+    work : Work
+        From :func:`work_per_image`.
+    images, epochs, batch
+        Size of the training set, passes over it, images per update.
+    period, sample_size
+        Updates between renewals of the statistics, and images that each of them uses.
+    flops_per_second : float
+        What all processors together sustain: about a third to a half of the figure in their data sheet.
+    """
+    numbers = {
+        "images": images, "epochs": epochs, "batch": batch, "period": period,
+        "sample_size": sample_size, "flops_per_second": flops_per_second,
+    }  # fmt: skip
+    for name, value in numbers.items():
+        check.positive(value, name)
+    return Cost(work, **numbers)

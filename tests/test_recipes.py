@@ -1,0 +1,209 @@
+"""The image-folder recipe on a generated folder, and the arithmetic of what a run costs."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from natcompanion.recipes import (
+    Images,
+    Inception,
+    Settings,
+    example_folder,
+    train,
+    training_cost,
+    work_per_image,
+)
+from natcompanion.recipes.imagefolder import main
+from natcompanion.recipes.images import central_box, random_box
+from natcompanion.recipes.training import Trainer, batches
+
+TINY = {
+    "size": 20, "width": 0.06, "batch": 16, "epochs": 9, "steps": 6, "period": 3, "sample_size": 24,
+    "evaluate_every": 2, "checkpoint_every": 100, "lr": 0.03,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return example_folder(tmp_path_factory.mktemp("images"))
+
+
+def settings(folder, output, **changes):
+    return Settings(folder, output, **{**TINY, **changes})
+
+
+def checkpoint(path):
+    return torch.load(path / "checkpoint.pt", weights_only=True)
+
+
+def equal(a, b):
+    """Say whether two nested states are equal to the last bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_falls_and_a_run_cut_in_two_is_the_same_to_the_last_bit(folder, tmp_path):
+    whole = train(settings(folder, tmp_path / "whole", steps=10))
+    assert whole["step"] == 10
+    train(settings(folder, tmp_path / "parts", steps=4))
+    parts = train(settings(folder, tmp_path / "parts", steps=10))
+    assert parts == whole
+    assert equal(*(checkpoint(tmp_path / name) for name in ("whole", "parts")))
+    lines = [(tmp_path / name / "log.jsonl").read_text() for name in ("whole", "parts")]
+    assert lines[0] == lines[1]
+    losses = [entry["loss"] for entry in map(json.loads, lines[0].splitlines()) if "loss" in entry]
+    assert len(losses) == 10 and sum(losses[-3:]) < 0.8 * sum(losses[:3])
+
+
+def test_a_seed_of_its_own_is_another_run(folder, tmp_path):
+    """The negative control of the test above."""
+    results = [train(settings(folder, tmp_path / str(seed), seed=seed, steps=2)) for seed in (0, 1)]
+    assert results[0]["loss"] != results[1]["loss"]
+
+
+def test_a_finished_run_does_nothing_and_lines_after_the_checkpoint_are_dropped(folder, tmp_path):
+    done = train(settings(folder, tmp_path, steps=2))
+    log = (tmp_path / "log.jsonl").read_text()
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 2, "loss": 9.0}) + "\n")
+    assert train(settings(folder, tmp_path, steps=2)) == done
+    assert (tmp_path / "log.jsonl").read_text() == log
+
+
+def test_the_waterfall_divides_the_step_size(folder, tmp_path):
+    trainer = Trainer(settings(folder, tmp_path, patience=2))
+    rates = []
+    for error in (0.5, 0.6, 0.5, 0.4, 0.4, 0.4):
+        trainer.waterfall.step(error)
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.03, 0.03, 0.003, 0.003, 0.003, 0.0003])
+
+
+def test_the_command_line_sets_every_setting(folder, tmp_path, capsys):
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in {**TINY, "steps": 1}.items()]
+    main([str(folder), str(tmp_path), *options])
+    assert json.loads(capsys.readouterr().out)["step"] == 1
+    assert checkpoint(tmp_path)["settings"]["width"] == "0.06"
+
+
+def test_refusals_say_what_to_do(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"batch: expected 1 \(processes\) to 96 \(images\), got 97"):
+        train(settings(folder, tmp_path, batch=97))
+    with pytest.raises(ValueError, match="expected images in .*got none"):
+        train(settings(tmp_path, tmp_path))
+    train(settings(folder, tmp_path, steps=1))
+    with pytest.raises(ValueError, match="differs in lr, seed"):
+        train(settings(folder, tmp_path, lr=0.5, seed=3))
+    with pytest.raises(ValueError, match="the loss is (nan|inf); lower lr"):
+        train(settings(folder, tmp_path / "far", lr=1e25))
+
+
+# The parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_images_depend_on_seed_epoch_and_number_alone(folder):
+    data = Images(folder / "train", 16, augment=True)
+    assert data.classes == ["class0", "class1", "class2", "class3"] and len(data) == 96
+    x, label = data[3, 50]
+    assert x.shape == (3, 16, 16) and x.dtype == torch.float32 and label == 2
+    assert torch.equal(Images(folder / "train", 16, augment=True)[3, 50][0], x)
+    for other in (data[4, 50], data[3, 51], Images(folder / "train", 16, augment=True, seed=1)[3, 50]):
+        assert not torch.equal(other[0], x)
+    plain = Images(folder / "val", 16)
+    assert torch.equal(plain[0, 1][0], plain[7, 1][0])
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    example_folder(tmp_path, classes=1, images=1)
+    (tmp_path / "train" / "class0" / "0.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"0\.png"):
+        Images(tmp_path / "train", 16)[0, 0]
+
+
+def test_grey_and_transparent_images_become_three_colours(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.new("L", (10, 30), 128).save(tmp_path / "a" / "0.png")
+    Image.new("RGBA", (30, 10), (128, 128, 128, 5)).save(tmp_path / "a" / "1.png")
+    for i in range(2):
+        x, _ = Images(tmp_path, 8)[0, i]
+        assert torch.equal(x, torch.zeros(3, 8, 8))
+
+
+def test_boxes_lie_in_the_image():
+    dice = random.Random(0)
+    for width, height in ((10, 10), (200, 30), (5, 400)):
+        for _ in range(200):
+            left, top, right, bottom = random_box(width, height, dice)
+            assert 0 <= left < right <= width + 1e-9 and 0 <= top < bottom <= height + 1e-9
+    assert central_box(80, 160) == (5, 45, 75, 115)
+
+
+def test_every_image_is_used_once_in_an_epoch_in_an_order_of_its_own(folder, tmp_path):
+    chosen = settings(folder, tmp_path, batch=7)
+    orders = [[i for part in batches(chosen, 30, epoch) for _, i in part] for epoch in (0, 1)]
+    assert all(len(set(order)) == len(order) == 28 for order in orders) and orders[0] != orders[1]
+    assert orders[0] == [i for part in batches(chosen, 30, 0) for _, i in part]
+
+
+def test_inception_has_the_size_it_says():
+    assert sum(p.numel() for p in Inception(1000).parameters()) == pytest.approx(4.4e6, rel=0.02)
+    assert Inception(5, 0.1)(torch.zeros(2, 3, 33, 40)).shape == (2, 5)
+
+
+# The cost -------------------------------------------------------------------------------------------------------------
+
+
+def test_work_counted_by_hand():
+    """A convolution to 2 maps of 4x4 from 3 of 6x6, 3x3 taps, and a layer from 32 to 5."""
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
+    work = work_per_image(model, torch.zeros(1, 3, 6, 6), batch=4)
+    convolution, linear = 2 * 16 * 2 * 27, 2 * 32 * 5
+    assert work.forward == convolution + linear
+    assert work.backward == convolution + 2 * linear  # the image needs no gradient
+    assert work.statistics == 2 * 36 * 3**2 + 2 * 32**2
+    assert work.precondition == 2 * (9 * 2) * 3**2 + 2 * 4 * 32**2
+    assert work.inverse == 3**3 + 32**3
+    assert work_per_image(model, torch.zeros(1, 3, 6, 6), batch=100).precondition == 324 + 2 * 5 * 32**2
+
+
+def test_work_leaves_the_model_as_it_was():
+    model = Inception(3, 0.06)
+    model[0].eval() if isinstance(model, nn.Sequential) else model.features[0].eval()
+    before = {name: b.clone() for name, b in model.named_buffers()}
+    work_per_image(model, torch.zeros(1, 3, 24, 24), 8)
+    assert model.training and not model.features[0].training
+    assert all(torch.equal(before[name], b) for name, b in model.named_buffers())
+    assert not any(m._forward_pre_hooks for m in model.modules())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_cost_is_the_arithmetic_it_says():
+    work = work_per_image(Inception(10, 0.1), torch.zeros(1, 3, 32, 32), 256)
+    plan = {
+        "images": 1_300_000, "epochs": 20, "batch": 256, "period": 500, "sample_size": 2048,
+        "flops_per_second": 1e13,
+    }  # fmt: skip
+    cost = training_cost(work, **plan)
+    assert cost.updates == 101_562 and cost.renewals == 204
+    gradients = 101_562 * 256 * (work.forward + work.backward)
+    rest = 101_562 * work.precondition + 204 * (2048 * (work.forward + work.statistics) + work.inverse)
+    assert math.isclose(cost.flops, gradients + rest) and math.isclose(cost.share, rest / (gradients + rest))
+    assert math.isclose(cost.days * 86_400 * 1e13, cost.flops)
+    assert math.isclose(training_cost(work, **{**plan, "flops_per_second": 2e13}).seconds, cost.seconds / 2)
+    assert replace(cost, period=250).statistics > cost.statistics
+    with pytest.raises(ValueError, match="batch"):
+        training_cost(work, **{**plan, "batch": 0})

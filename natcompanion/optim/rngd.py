@@ -123,7 +123,6 @@ class RNGD(Optimizer):
         self._add_blocks()
         if input_statistics is not None:
             self._fix_first(input_statistics)
-        self._attach()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of the model's parameters: whole layers, or parameters that have no metric."""
@@ -277,6 +276,7 @@ class RNGD(Optimizer):
         self._check_memory(blocks.values())
         self.blocks = blocks
         self._announce()
+        self._attach()
 
     def _kind(self, name: str) -> str:
         default = "linear" if name == self.first or self.activations[name] == LINEAR else "neuron"

@@ -1,0 +1,769 @@
+"""RNGD: a naive twin, closed forms, convolutions, resuming and copying, degenerate units, refusals."""
+
+import copy
+import gc
+import io
+import itertools
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from natcompanion import relative
+from natcompanion.data import mnist
+from natcompanion.optim import RNGD
+from natcompanion.optim._blocks import damped_inverse, packed_moments, unpacked, windows
+
+ACTIVATIONS = {"relu": nn.ReLU(), "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(), "elu": nn.ELU(0.7)}
+OPTIONS = {"elu": {"alpha": 0.7}}
+named = pytest.mark.parametrize("activation", ACTIVATIONS)
+
+
+def mlp(sizes=(5, 4, 4, 3), activation="relu", seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    layers = [
+        m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), copy.copy(ACTIVATIONS[activation]))
+    ]
+    return nn.Sequential(*layers[:-1]).to(dtype)
+
+
+def batch(step=0, n=12, d=5, classes=3, dtype=torch.float64):
+    g = torch.Generator().manual_seed(100 + step)
+    return torch.randn(n, d, generator=g, dtype=dtype) + 0.5, torch.randint(classes, (n,), generator=g)
+
+
+def descend(model, optimizer, steps, start=0, **options):
+    for step in range(start, start + steps):
+        x, t = batch(step, **options)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), t).backward()
+        optimizer.step()
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def with_one(x):
+    return torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+
+
+def naive(model, activation, steps, *, lr=0.2, eps=0.05, period=3, decay=0.8, every=1, late=False, flatten=False):
+    """RNGD with a loop over neurons; ``late`` refreshes after the step, ``flatten`` sets nu to 1: both are wrong."""
+    linears = [m for m in model if isinstance(m, nn.Linear)]
+    metrics = [[torch.eye(m.in_features + 1).double() for _ in range(m.out_features)] for m in linears]
+    inverses = [[torch.eye(len(G)).double() for G in layer] for layer in metrics]
+
+    def refresh():
+        for inverse, layer in zip(inverses, metrics, strict=True):
+            inverse[:] = [torch.linalg.inv(G) for G in layer]
+
+    for step in range(steps):
+        x, t = batch(step)
+        model.zero_grad()
+        F.cross_entropy(model(x), t).backward()
+        h, seen = x, []
+        for module in model:
+            if isinstance(module, nn.Linear):
+                seen.append((with_one(h).detach(), module(h).detach()))
+            h = module(h)
+        if (step + 1) % every == 0:
+            for k, (rows, a) in enumerate(seen):
+                for j in range(a.shape[1]):
+                    nu = relative.nu(activation, a[:, j], **OPTIONS.get(activation, {}))
+                    if flatten or k in (0, len(linears) - 1):
+                        nu = torch.ones_like(nu)
+                    new = sum(v * torch.outer(r, r) for v, r in zip(nu, rows, strict=True)) / len(rows)
+                    new = new + eps * torch.eye(len(new)).double()
+                    metrics[k][j] = decay**every * metrics[k][j] + (1 - decay**every) * new
+        if (step + 1) % period == 0 and not late:
+            refresh()
+        with torch.no_grad():
+            for module, inverse in zip(linears, inverses, strict=True):
+                for j, H in enumerate(inverse):
+                    d = H @ torch.cat([module.weight.grad[j], module.bias.grad[j : j + 1]])
+                    module.weight[j] -= lr * d[:-1]
+                    module.bias[j] -= lr * d[-1]
+        if (step + 1) % period == 0 and late:
+            refresh()
+    return flat(model)
+
+
+# The trajectory -------------------------------------------------------------------------------------------------------
+
+
+@named
+def test_trajectory_is_that_of_the_naive_twin(activation):
+    model = mlp(activation=activation)
+    twin = copy.deepcopy(model)
+    descend(model, RNGD(model, 0.2, eps=0.05, period=3, decay=0.8), 8)
+    expected = naive(twin, activation, 8)
+    torch.testing.assert_close(flat(model), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [{"late": True}, {"flatten": True}, {"decay": 0.81}, {"eps": 0.051}])
+def test_the_naive_twin_tells_wrong_forms(wrong):
+    model = mlp()
+    twin = copy.deepcopy(model)
+    descend(model, RNGD(model, 0.2, eps=0.05, period=3, decay=0.8), 8)
+    assert (flat(model) - naive(twin, "relu", 8, **wrong)).abs().max() > 1e-5
+
+
+def test_statistics_of_every_second_step():
+    model = mlp()
+    twin = copy.deepcopy(model)
+    descend(model, RNGD(model, 0.2, eps=0.05, period=4, decay=0.8, statistics_every=2), 9)
+    torch.testing.assert_close(flat(model), naive(twin, "relu", 9, period=4, every=2), rtol=1e-10, atol=1e-12)
+
+
+def test_by_default_ten_statistics_a_period():
+    assert RNGD(mlp(), 0.1).statistics_every == 10
+    assert RNGD(mlp(), 0.1, period=7).statistics_every == 1
+
+
+def test_the_first_period_is_gradient_descent():
+    model = mlp()
+    twin = copy.deepcopy(model)
+    descend(model, RNGD(model, 0.2, period=5), 4)
+    descend(twin, torch.optim.SGD(twin.parameters(), 0.2), 4)
+    torch.testing.assert_close(flat(model), flat(twin), rtol=1e-12, atol=0)
+    descend(model, RNGD(model, 0.2, period=1), 1)
+    assert (flat(model) - flat(twin)).abs().max() > 1e-3
+
+
+def test_a_step_whitens_the_inputs_of_a_linear_layer():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).double()
+    before, (x, _) = with_one(torch.zeros(1, 3).double()), batch(d=3)
+    optimizer = RNGD(model, 1.0, eps=0.0, period=1, decay=0.0, statistics_every=1)
+    target = torch.randn(12, 2, dtype=torch.float64)
+    (0.5 * (model(x) - target).square().sum(1).mean()).backward()
+    optimizer.step()
+    rows = with_one(x)
+    exact = torch.linalg.lstsq(rows, target).solution  # one step of length 1 solves least squares
+    torch.testing.assert_close(torch.cat([model.weight, model.bias[:, None]], 1).detach(), exact.mT)
+    assert before.shape == (1, 4)
+
+
+# The metric -----------------------------------------------------------------------------------------------------------
+
+
+@named
+def test_running_mean_is_the_layers_rfim(activation):
+    model = mlp(activation=activation)
+    optimizer = RNGD(model, 0.0, eps=0.0, period=1, decay=0.0)
+    descend(model, optimizer, 1)
+    x, _ = batch(0)
+    h = model[1](model[0](x)).detach()
+    W = torch.cat([model[2].weight, model[2].bias[:, None]], 1).detach()
+    expected = relative.layer_rfim(W, h, activation, **OPTIONS.get(activation, {}))
+    torch.testing.assert_close(optimizer.blocks["2"].metric(), expected)
+    shared = relative.linear_rfim(x)
+    torch.testing.assert_close(optimizer.blocks["0"].metric(), shared)
+    if activation != "elu":
+        assert (expected - relative.linear_rfim(h)).abs().max() > 1e-2
+
+
+def test_packed_moments():
+    x, nu = torch.randn(7, 4).double(), torch.rand(7, 3).double()
+    index = torch.triu_indices(4, 4)
+    expected = torch.einsum("nl,na,nb->lab", nu, x, x)
+    torch.testing.assert_close(unpacked(packed_moments(x, nu, index), index, 4), expected)
+    torch.testing.assert_close(damped_inverse(expected, 0.0), torch.linalg.inv(expected))
+
+
+def test_kinds_of_blocks():
+    metrics = {}
+    for kind in ("neuron", "mean", "linear"):
+        model = mlp()
+        optimizer = RNGD(model, 0.0, eps=0.1, period=1, decay=0.5, blocks=kind)
+        descend(model, optimizer, 2)
+        metrics[kind] = optimizer.blocks["2"].metric()
+    assert metrics["neuron"].shape == (4, 5, 5)
+    torch.testing.assert_close(metrics["mean"], metrics["neuron"].mean(0))
+    assert (metrics["mean"] - metrics["linear"]).abs().max() > 0.1
+    torch.testing.assert_close(metrics["linear"], metrics["linear"].mT)
+    kinds = {name: b.kind for name, b in RNGD(mlp(), 0.1, blocks={"2": "mean"}).blocks.items()}
+    assert kinds == {"0": "linear", "2": "mean", "4": "linear"}
+
+
+def test_input_statistics_once():
+    x, t = batch()
+    models = [mlp(), mlp()]
+    once = RNGD(models[0], 0.3, eps=0.1, period=2, decay=0.7, input_statistics=x)
+    always = RNGD(models[1], 0.3, eps=0.1, period=2, decay=0.7)
+    for model, optimizer in zip(models, (once, always), strict=True):
+        for _ in range(7):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), t).backward()
+            optimizer.step()
+    torch.testing.assert_close(flat(models[0]), flat(models[1]), rtol=1e-10, atol=1e-12)
+    assert once.blocks["0"].S is None
+    other = RNGD(mlp(), 0.3, input_statistics=2 * x)
+    assert not torch.equal(other.blocks["0"].constant, once.blocks["0"].constant)
+
+
+def test_input_statistics_pass_through_what_comes_before_the_first_layer():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 2)).double().train()
+    x = torch.randn(9, 2, 2).double()
+    optimizer = RNGD(model, 0.1, input_statistics=x)
+    torch.testing.assert_close(optimizer.blocks["2"].constant, relative.linear_rfim(x.flatten(1)))
+    assert all(m.training for m in model.modules())
+
+
+def test_inputs_that_are_always_zero_change_nothing_else():
+    """The rows of dead inputs are left out of the inverse: exact, as the whole inverse shows."""
+    torch.manual_seed(0)
+    model = nn.Linear(9, 2).double()
+    optimizer = RNGD(model, 0.1, eps=0.01, period=1, decay=0.9, relative_eps=0.01)
+    for _ in range(3):
+        x = torch.randn(6, 9).double()
+        x[:, 2:6] = 0
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+    block = optimizer.blocks[""]
+    assert block.inverse.shape == (6, 6)
+    g = torch.randn(2, 10).double()
+    model.weight.grad, model.bias.grad = g[:, :-1].clone(), g[:, -1].clone()
+    torch.testing.assert_close(block.direction(), g @ damped_inverse(block.metric(), 0.01))
+
+
+def test_relative_damping_is_a_share_of_the_mean_eigenvalue():
+    G = torch.diag(torch.tensor([1.0, 3.0])).double()
+    torch.testing.assert_close(damped_inverse(G, 0.5), torch.diag(1 / torch.tensor([2.0, 4.0])).double())
+    stack = torch.stack([G, 0 * G])
+    dead = 0.5 * 1e-3 * stack.diagonal(dim1=1, dim2=2).mean()
+    torch.testing.assert_close(damped_inverse(stack, 0.5)[1], torch.eye(2).double() / dead)
+
+
+def test_every_option_changes_the_result():
+    base = {"eps": 0.05, "period": 2, "decay": 0.8, "relative_eps": 0.01, "omega": 0.1, "statistics_every": 1}
+    changes = {"eps": 0.1, "period": 3, "decay": 0.9, "relative_eps": 0.1, "omega": 1.0, "statistics_every": 2}
+    results = []
+    for options in [base] + [{**base, key: value} for key, value in changes.items()]:
+        model = mlp()
+        descend(model, RNGD(model, 0.2, **options), 6)
+        results.append(flat(model))
+    assert min((a - b).abs().max() for a, b in itertools.combinations(results, 2)) > 1e-6
+
+
+# Convolutions and sequences -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"padding": 1, "stride": 2}, {"padding": "same", "dilation": 2}, {"padding": "valid"}, {"padding": (0, 2)}],
+)
+def test_windows_are_what_a_convolution_multiplies(options):
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, (3, 2), **options).double()
+    x = torch.randn(4, 2, 7, 6).double()
+    rows = windows(layer, x) @ layer.weight.flatten(1).mT + layer.bias
+    torch.testing.assert_close(rows.mT, layer(x).flatten(2))
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_convolution_sums_over_positions(single):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, stride=2), nn.ReLU()).double()
+    optimizer = RNGD(model, 0.0, eps=0.0, period=1, decay=0.0, blocks="neuron")
+    x = torch.randn(2, 6, 6).double() if single else torch.randn(5, 2, 6, 6).double()
+    model(x).sum().backward()
+    optimizer.step()
+    images = x[None] if single else x
+    W = torch.cat([model[0].weight.flatten(1), model[0].bias[:, None]], 1).detach()
+    rows = windows(model[0], images).flatten(0, 1)  # every position is an input of the same neurons
+    expected = relative.layer_rfim(W, rows, "relu") * len(rows) / len(images)
+    torch.testing.assert_close(optimizer.blocks["0"].metric(), expected)
+    assert len(rows) > len(images)  # a mean over positions would be smaller
+
+
+def test_a_linear_layer_sums_over_positions():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).double()
+    optimizer = RNGD(model, 0.0, eps=0.0, period=1, decay=0.0, blocks="neuron")
+    x = torch.randn(5, 4, 3).double()
+    model(x).sum().backward()
+    optimizer.step()
+    W = torch.cat([model[0].weight, model[0].bias[:, None]], 1).detach()
+    torch.testing.assert_close(
+        optimizer.blocks["0"].metric(), 4 * relative.layer_rfim(W, x.flatten(0, 1), "tanh")
+    )
+
+
+def test_a_convolutional_network_trains():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 10)
+    )
+    x, t = mnist(100, size=8, dtype=torch.float32)
+    optimizer = RNGD(model, 1.0, eps=0.03, period=2, decay=0.9)
+    assert {n: b.kind for n, b in optimizer.blocks.items()} == {"0": "linear", "3": "neuron", "6": "linear"}
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x[:, None]), t)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.75 * losses[0]
+
+
+# Which parameters -----------------------------------------------------------------------------------------------------
+
+
+def test_layers_without_bias_or_with_frozen_parts():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    model[2].bias.requires_grad_(False)
+    model[4].weight.requires_grad_(False)
+    model.double()
+    frozen = model[4].weight.clone()
+    optimizer = RNGD(model, 0.1, eps=0.0, period=1, decay=0.0, blocks="neuron")
+    x, _ = batch(d=3)
+    model(x).square().sum(1).mean().backward()
+    optimizer.step()
+    assert [b.dim for b in optimizer.blocks.values()] == [3, 4, 1]
+    torch.testing.assert_close(optimizer.blocks["4"].metric(), torch.ones(2, 1, 1).double())
+    assert torch.equal(model[4].weight, frozen)
+    every = torch.autograd.grad(model(x).sum(), [p for p in model.parameters() if p.requires_grad])
+    assert all(torch.isfinite(g).all() for g in every)
+
+
+def test_other_parameters_take_plain_gradient_steps():
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()
+    optimizer = RNGD(model, 0.5, period=1)
+    x, t = batch()
+    F.cross_entropy(model(x), t).backward()
+    scale = model[2].weight.detach().clone()
+    optimizer.step()
+    torch.testing.assert_close(model[2].weight.detach(), scale - 0.5 * model[2].weight.grad)
+
+
+def test_groups_have_step_sizes_and_periods_of_their_own():
+    model = mlp()
+    twin, before = copy.deepcopy(model), flat(model)
+    groups = [
+        {"params": [model[0].weight, model[2].weight], "lr": 0.1, "period": 2},
+        {"params": [model[0].bias, model[2].bias], "lr": 0.0},
+        {"params": list(model[4].parameters()), "period": 1},
+    ]
+    optimizer = RNGD(model, 0.3, statistics_every=1, parameters=groups)
+    descend(model, optimizer, 1)
+    assert optimizer.blocks["4"].inverse is not None and optimizer.blocks["0"].inverse is None
+    assert torch.equal(model[0].bias, twin[0].bias)
+    assert not torch.equal(flat(model), before)
+    x, t = batch(0)
+    F.cross_entropy(twin(x), t).backward()
+    torch.testing.assert_close(model[2].weight.detach(), (twin[2].weight - 0.1 * twin[2].weight.grad).detach())
+
+
+def test_a_scheduler_a_closure_and_no_step():
+    model = mlp()
+    optimizer = RNGD(model, 0.0, period=1)
+    before = flat(model)
+    descend(model, optimizer, 3)
+    assert torch.equal(flat(model), before)
+    optimizer = RNGD(model, 0.4, period=1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    x, t = batch()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), t)
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure)
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.2
+    assert optimizer.step(closure) < first
+
+
+def test_layers_can_be_added():
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1, parameters=list(model[4].parameters()))
+    descend(model, optimizer, 2)
+    assert list(optimizer.blocks) == ["4"]
+    optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 0.05})
+    descend(model, optimizer, 2)
+    assert optimizer.blocks["2"].inverse is not None
+    with pytest.raises(ValueError, match="add its parameters together"):
+        RNGD(model, 0.1, parameters=[model[0].weight]).add_param_group({"params": [model[0].bias]})
+
+
+def test_accumulated_gradients_see_the_whole_batch():
+    models = [mlp(), mlp()]
+    optimizers = [RNGD(m, 0.2, period=1, decay=0.5) for m in models]
+    x, t = batch()
+    F.cross_entropy(models[0](x), t).backward()
+    for part in (slice(0, 8), slice(8, 12)):
+        (F.cross_entropy(models[1](x[part]), t[part], reduction="sum") / len(x)).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    torch.testing.assert_close(flat(models[0]), flat(models[1]))
+
+
+# Resuming, copying, hooks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_resuming_is_exact_at_every_step(steps):
+    options = {"eps": 0.02, "period": 3, "decay": 0.9, "statistics_every": 2, "relative_eps": 0.01}
+    straight, resumed = mlp(dtype=torch.float32), mlp(dtype=torch.float32)
+    descend(straight, RNGD(straight, 0.2, **options), 12, dtype=torch.float32)
+    first = RNGD(resumed, 0.2, **options)
+    descend(resumed, first, steps, dtype=torch.float32)
+    stored = io.BytesIO()
+    torch.save([resumed.state_dict(), first.state_dict()], stored)
+    other = mlp(seed=1, dtype=torch.float32)
+    second = RNGD(other, 0.7, eps=1.0, statistics_every=2)
+    stored.seek(0)
+    for target, state in zip((other, second), torch.load(stored), strict=True):
+        target.load_state_dict(state)
+    descend(other, second, 12 - steps, start=steps, dtype=torch.float32)
+    assert torch.equal(flat(other), flat(straight))
+
+
+def test_a_loaded_state_is_a_copy_and_must_fit():
+    model = mlp()
+    optimizer = RNGD(model, 0.2, period=1)
+    descend(model, optimizer, 2)
+    state = optimizer.state_dict()
+    other = RNGD(model, 0.2)
+    other.load_state_dict(state)
+    assert other.blocks["2"].inverse is not optimizer.blocks["2"].inverse
+    with pytest.raises(ValueError, match="expected the layers"):
+        RNGD(mlp((5, 3)), 0.2).load_state_dict(state)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_a_copy_trains_its_own_model_alike(clone):
+    model = mlp()
+    optimizer = RNGD(model, 0.2, period=2)
+    descend(model, optimizer, 3)
+    other = clone(optimizer)
+    assert other.model is not model
+    before = flat(model)
+    descend(other.model, other, 3, start=3)
+    assert torch.equal(flat(model), before)
+    descend(model, optimizer, 3, start=3)
+    assert torch.equal(flat(other.model), flat(model))
+    assert [len(m._forward_hooks) for m in other.model] == [1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copied_model_is_an_ordinary_model(clone):
+    model = mlp()
+    optimizer = RNGD(model, 0.2, period=1)
+    other = clone(model)
+    x, t = batch()
+    F.cross_entropy(other(x), t).backward()
+    assert all(not b.pending for b in optimizer.blocks.values())
+    descend(other, RNGD(other, 0.2, period=1), 2)
+    descend(model, optimizer, 2)
+    assert torch.equal(flat(other), flat(model))
+
+
+def test_hooks_go_with_the_optimizer():
+    model = mlp()
+    optimizer = RNGD(model, 0.2)
+    descend(model, optimizer, 1)
+    del optimizer
+    gc.collect()
+    assert all(not m._forward_hooks for m in model)
+
+
+def test_only_passes_with_a_gradient_are_remembered_and_only_until_the_step():
+    model = mlp()
+    optimizer = RNGD(model, 0.2, period=1)
+    x, t = batch()
+    for _ in range(20):
+        model(x)
+        with torch.no_grad():
+            model(x)
+    assert all(not b.pending for b in optimizer.blocks.values())
+    F.cross_entropy(model(x), t).backward()
+    assert all(len(b.pending) == 1 for b in optimizer.blocks.values())
+    optimizer.zero_grad()
+    assert all(not b.pending for b in optimizer.blocks.values())
+    F.cross_entropy(model(x), t).backward()
+    optimizer.step()
+    assert all(not b.pending for b in optimizer.blocks.values())
+
+
+def test_an_activation_in_place_is_seen_before_it():
+    results = []
+    for inplace in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 4), nn.ELU(inplace=inplace), nn.Linear(4, 4), nn.ELU(inplace=inplace), nn.Linear(4, 3))
+        model.double()
+        descend(model, RNGD(model, 0.2, period=1, decay=0.5), 3)
+        results.append(flat(model))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_keeps_statistics_in_single(dtype):
+    model = mlp(dtype=dtype)
+    optimizer = RNGD(model, 0.2, period=1)
+    descend(model, optimizer, 3, dtype=dtype)
+    assert optimizer.blocks["2"].inverse.dtype == torch.float32
+    other = RNGD(copy.deepcopy(model), 0.2, period=1)
+    other.load_state_dict(optimizer.state_dict())
+    assert torch.equal(other.blocks["2"].inverse, optimizer.blocks["2"].inverse)
+    assert flat(model).dtype == dtype and torch.isfinite(flat(model)).all()
+
+
+# Degenerate units -----------------------------------------------------------------------------------------------------
+
+
+def degenerate(case):
+    """Return a network of 4 hidden units, of which unit 0 is dead or saturated, inputs, and the names of options."""
+    activation = "tanh" if case == "saturated" else "relu"
+    model = mlp((5, 6, 4, 3), activation, dtype=torch.float32)
+    x, t = batch(n=1 if case == "one" else 12, dtype=torch.float32)
+    with torch.no_grad():
+        if case == "dead":
+            model[2].bias[:] = torch.tensor([-100.0, 1.0, 1.0, 1.0])
+        if case == "saturated":
+            model[2].weight[0], model[2].bias[0] = 100, 300
+        if case == "all dead":
+            model[2].bias[:] = -100
+    if case == "constant":
+        x = torch.full_like(x, 2.0)
+    if case == "zero":
+        x = torch.zeros_like(x)
+    return model, x, t
+
+
+@pytest.mark.parametrize("options", [{"eps": 1e-2}, {"eps": 0.0, "relative_eps": 1e-2}, {"eps": 0.0}], ids=["absolute", "relative", "none"])
+@pytest.mark.parametrize("case", ["dead", "all dead", "saturated", "constant", "zero", "one"])
+def test_degenerate_units_stay_finite_and_healthy_ones_train(case, options):
+    model, x, t = degenerate(case)
+    before, start = flat(model), model[2].weight.detach().clone()
+    optimizer = RNGD(model, 0.05, period=2, decay=0.5, **options)
+    losses = []
+    for _ in range(60):  # the start at I has faded below the precision
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), t)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert torch.isfinite(flat(model)).all() and not torch.equal(flat(model), before)
+    if options != {"eps": 0.0}:  # without any damping a step may be too long, but it is finite
+        assert losses[-1] < 0.9 * losses[0]
+    moved = (model[2].weight.detach() - start).abs().sum(1) > 0
+    if case == "dead":
+        assert moved.tolist() == [False, True, True, True]
+
+
+def test_damping_grows_until_the_matrix_is_definite():
+    one = torch.ones(3, 3)
+    H = damped_inverse(torch.stack([one, torch.eye(3), 0 * one]), 0.0)
+    assert torch.isfinite(H).all()
+    torch.testing.assert_close(H[1], torch.eye(3))
+    assert float(H[0].sum(0).abs().max()) < 10  # on the range of the matrix it is the inverse: 1/3 a row
+
+
+# Which activation -----------------------------------------------------------------------------------------------------
+
+
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.one, self.two, self.three, self.four = (nn.Linear(8, 8) for _ in range(4))
+        self.slope = nn.PReLU()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = torch.relu(self.conv(x)).flatten(1)
+        h = F.dropout(F.leaky_relu(self.one(h), 0.2), 0.5, self.training)
+        h = F.elu(self.two(h.view(h.shape[0], -1)), alpha=0.5)
+        h = self.slope(self.three(h))
+        return F.log_softmax(self.head(self.four(h).tanh()), 1)
+
+
+def test_activations_are_found_in_the_traced_model():
+    optimizer = RNGD(Functional(), 0.1)
+    found = {name: (a.name, dict(a.options)) for name, a in optimizer.activations.items()}
+    assert found == {
+        "conv": ("relu", {}), "one": ("relu", {"iota": 0.2}), "two": ("elu", {"alpha": 0.5}),
+        "three": ("relu", {}), "four": ("tanh", {}), "head": ("linear", {}),
+    }  # fmt: skip
+    assert optimizer.first == "conv"
+    assert isinstance(optimizer.activations["three"].learned, nn.PReLU)
+
+
+def test_functional_and_modular_networks_train_alike():
+    class Twin(nn.Module):
+        def __init__(self, layers):
+            super().__init__()
+            self.a, self.b, self.c = layers
+
+        def forward(self, x):
+            return self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+    model = mlp(activation="tanh")
+    twin = Twin(copy.deepcopy([m for m in model if isinstance(m, nn.Linear)]))
+    descend(model, RNGD(model, 0.2, period=2), 5)
+    descend(twin, RNGD(twin, 0.2, period=2), 5)
+    assert torch.equal(flat(model), flat(twin))
+
+
+class Untraceable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        return self.c(torch.relu(self.b(h))) if h.sum() > 0 else self.c(h)
+
+
+def test_activations_can_be_declared():
+    torch.manual_seed(0)
+    model = Untraceable().double()
+    with pytest.raises(ValueError, match=r"layer 'a' was not found.*cannot be traced.*activations="):
+        RNGD(model, 0.1)
+    optimizer = RNGD(model, 0.1, period=1, activations={"a": "relu", "b": nn.LeakyReLU(0.3), "c": "linear"})
+    descend(model, optimizer, 3)
+    assert optimizer.blocks["b"].activation.options == (("iota", 0.3),)
+    with pytest.raises(ValueError, match="expected names among"):
+        RNGD(model, 0.1, activations={"d": "relu"})
+    with pytest.raises(ValueError, match=r"activations\['a'\]: expected one of.*got 'gelu'"):
+        RNGD(model, 0.1, activations={"a": "gelu"})
+
+
+@pytest.mark.parametrize(
+    ("middle", "message"),
+    [(nn.GELU(), "goes into GELU"), (nn.BatchNorm1d(4), "goes into BatchNorm1d"), (nn.PReLU(4), "goes into PReLU")],
+)
+def test_unknown_activations_are_refused_or_declared(middle, message):
+    model = nn.Sequential(nn.Linear(5, 4), middle, nn.Linear(4, 3)).double()
+    with pytest.raises(ValueError, match=message):
+        RNGD(model, 0.1)
+    descend(model, RNGD(model, 0.1, activations={"0": "linear"}), 2)
+
+
+def test_an_output_used_twice_is_refused():
+    class Skip(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(3, 3)
+
+        def forward(self, x):
+            a = self.a(x)
+            return torch.relu(a) + a
+
+    with pytest.raises(ValueError, match="used in several ways"):
+        RNGD(Skip(), 0.1)
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": -1.0}, "lr: expected a finite number >= 0"),
+        ({"eps": -1.0}, "eps: expected"),
+        ({"decay": 1.0}, "decay: expected a number >= 0 and < 1"),
+        ({"period": 0}, "period: expected an integer >= 1"),
+        ({"period": 1.5}, "period: expected an integer"),
+        ({"statistics_every": 0}, "statistics_every: expected"),
+        ({"relative_eps": float("nan")}, "relative_eps: expected"),
+        ({"omega": -1.0}, "omega: expected"),
+        ({"memory_limit": 0.0}, "memory_limit: expected"),
+        ({"blocks": "layer"}, "blocks: expected one of neuron, mean, linear"),
+        ({"blocks": {"1": "mean"}}, "by names among"),
+        ({"blocks": "neuron", "input_statistics": torch.randn(3, 5).double()}, 'expected blocks.* = "linear"'),
+        ({"input_statistics": torch.full((3, 5), torch.nan)}, "input_statistics: expected finite"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        RNGD(mlp(), **{"lr": 0.1, **options})
+
+
+def test_models_it_cannot_take():
+    shared = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match="used twice"):
+        RNGD(nn.Sequential(shared, nn.ReLU(), shared), 0.1)
+    tied = mlp()
+    tied[4].weight = tied[2].weight
+    with pytest.raises(ValueError, match="share a parameter"):
+        RNGD(tied, 0.1)
+    with pytest.raises(ValueError, match="groups = 2"):
+        RNGD(nn.Conv2d(2, 2, 1, groups=2), 0.1)
+    with pytest.raises(ValueError, match="at least one Linear"):
+        RNGD(nn.ReLU(), 0.1)
+
+
+def test_metrics_that_do_not_fit_are_refused_with_the_figure():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(10, 2000), nn.ReLU(), nn.Linear(2000, 2000), nn.ReLU(), nn.Linear(2000, 10))
+    with pytest.raises(ValueError, match=r"would take 44\.8 GiB.*layer '2' takes 44\.8.*blocks=\{'2': \"mean\"\}"):
+        RNGD(model, 0.1)
+    need = sum(b.memory for b in RNGD(model, 0.1, blocks={"2": "mean"}).blocks.values())
+    assert need == 4 * 2 * (11**2 + 2001**2 + 2001**2)
+
+
+def test_memory_is_what_is_stated():
+    model = mlp(activation="tanh", dtype=torch.float32)
+    optimizer = RNGD(model, 0.1, period=1)
+    descend(model, optimizer, 2, dtype=torch.float32)
+    for block in optimizer.blocks.values():
+        assert block.memory == sum(x.numel() * x.element_size() for x in (block.S, block.inverse))
+
+
+@pytest.mark.parametrize("where", ["input", "gradient", "loss"])
+def test_a_bad_batch_changes_nothing(where):
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1)
+    descend(model, optimizer, 2)
+    before, state = flat(model), copy.deepcopy(optimizer.state_dict())
+    x, t = batch()
+    if where == "input":
+        x[0, 0] = torch.inf
+    optimizer.zero_grad()
+    (F.cross_entropy(model(x), t) * (torch.nan if where == "loss" else 1)).backward()
+    if where == "gradient":
+        model[2].bias.grad[0] = torch.nan
+    with pytest.raises(ValueError, match="step: expected finite"):
+        optimizer.step()
+    assert torch.equal(flat(model), before)
+    after = optimizer.state_dict()
+    assert after["iteration"] == state["iteration"]
+    for name, layer in state["layers"].items():
+        assert torch.equal(layer["S"], after["layers"][name]["S"])
+    descend(model, optimizer, 1)
+
+
+def test_a_gradient_without_a_pass_is_refused():
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    with pytest.raises(ValueError, match="saw none"):
+        optimizer.step()
+    RNGD(model, 0.1, period=20, statistics_every=2).step()  # not a step that needs statistics
+
+
+def test_it_learns_digits_faster_than_gradient_descent():
+    x, t = mnist(400, size=7, dtype=torch.float32)
+    ends = []
+    for make in (lambda m: RNGD(m, 0.3, eps=0.03, period=5, decay=0.9), lambda m: torch.optim.SGD(m.parameters(), 0.3)):
+        model = mlp((49, 16, 16, 10), dtype=torch.float32)
+        optimizer = make(model)
+        for step in range(80):
+            rows = slice(100 * (step % 4), 100 * (step % 4) + 100)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows].flatten(1)), t[rows]).backward()
+            optimizer.step()
+        ends.append(float(F.cross_entropy(model(x.flatten(1)), t).detach()))
+    assert ends[0] < 0.5 * ends[1]

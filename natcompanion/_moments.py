@@ -33,7 +33,7 @@ class Moments:
         wide = samples.detach().double()
         mean = wide.mean(0)
         centred = wide - mean
-        return cls(float(len(wide)), mean, centred.mT @ centred)
+        return cls(float(len(wide)), mean, gram(centred))
 
     def merged(self, other: "Moments", decay: float = 1.0) -> "Moments":
         """Return the moments of both sets of samples, those of the first with weight ``decay``."""
@@ -69,6 +69,19 @@ class Moments:
         check.floating(self.mean, f"statistics of {name}")
         check.floating(self.scatter, f"statistics of {name}")
         return self
+
+
+def gram(x: torch.Tensor, blocks: int = 4) -> torch.Tensor:
+    """Return ``x.mT @ x``; of wide matrices only the upper blocks of columns are multiplied, and then mirrored."""
+    d = x.shape[1]
+    if d < 256:
+        return x.mT @ x
+    out, width = x.new_empty(d, d), -(-d // blocks)
+    for start in range(0, d, width):
+        stop = min(start + width, d)
+        out[start:stop, start:] = x[:, start:stop].mT @ x[:, start:]
+        out[stop:, start:stop] = out[start:stop, stop:].mT
+    return out
 
 
 def damped_inverse(sigma: torch.Tensor, eps: float) -> torch.Tensor:

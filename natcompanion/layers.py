@@ -378,6 +378,25 @@ def canonical_model(model: nn.Module) -> nn.Module:
     return _replaced(model, lambda module: module.plain() if isinstance(module, _Whitened) else None)
 
 
+def with_batch_norm(model: nn.Module) -> nn.Module:
+    """Return a copy of a model with batch normalization after every linear and convolutional layer but the last.
+
+    The layer ``name`` becomes ``name.0``, its normalization ``name.1``.
+    """
+    found = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d, _Whitened))][:-1]
+
+    def convert(module: nn.Module) -> nn.Module | None:
+        if not any(module is m for m in found):
+            return None
+        weight = module.V if isinstance(module, _Whitened) else module.weight
+        norm = nn.BatchNorm1d if weight.ndim == 2 else nn.BatchNorm2d
+        return nn.Sequential(
+            copy.deepcopy(module), norm(len(weight), device=weight.device, dtype=weight.dtype)
+        )
+
+    return _replaced(model, convert)
+
+
 def _shared(model: nn.Module) -> set[int]:
     """Return the ids of the parameters that several modules own."""
     owned = [

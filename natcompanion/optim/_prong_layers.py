@@ -160,7 +160,7 @@ class PlainLayer:
             W = torch.tensordot(self.backward_inverse, W, 1)
             b = None if b is None else self.backward_inverse @ b
         if self.mean is not None:
-            b = b - W.reshape(*W.shape[:2], -1).sum(2) @ self.mean
+            b = b - (W if W.ndim == 2 else W.sum((2, 3))) @ self.mean
         return W.to(self.weight.dtype), None if b is None else b.to(self.weight.dtype)
 
     def _note_backward(self, delta: torch.Tensor) -> None:

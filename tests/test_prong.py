@@ -1,0 +1,692 @@
+"""PRONG: the exact step, both forms, a torch optimizer in every respect, and statistics that are hard to hold."""
+
+import copy
+import gc
+import io
+import itertools
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad
+from torch.nn.functional import cross_entropy
+
+from natcompanion import layers, metrics
+from natcompanion._moments import Moments, damped_inverse, gram
+from natcompanion.data import mnist
+from natcompanion.likelihoods import Categorical
+from natcompanion.optim import PRONG
+
+MOMENTUM = pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": 0.9}, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1}],
+    ids=["plain", "momentum", "nesterov and decay"],
+)
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def mlp(sizes=(5, 7, 6, 3), dtype=torch.float64, bias=True):
+    torch.manual_seed(0)
+    modules = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias), nn.Tanh())]
+    return nn.Sequential(*modules[:-1]).to(dtype)
+
+
+def conv_net(dtype=torch.float64):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(inplace=True),
+        nn.Conv2d(4, 3, (3, 2), stride=2, padding=(0, 1), dilation=(1, 2)), nn.Tanh(),
+        nn.Flatten(), nn.Linear(18, 3),
+    ).to(dtype)  # fmt: skip
+
+
+SHAPES = {mlp: (5,), conv_net: (2, 5, 6)}
+NETS = pytest.mark.parametrize("make", [mlp, conv_net], ids=["linear", "convolution"])
+
+
+def data(n=60, shape=(5,), dtype=torch.float64, seed=1):
+    """Off-mean, correlated inputs and labels."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, *shape, generator=g, dtype=torch.float64).cumsum(-1) * 0.4 + 0.7
+    return x.to(dtype), torch.randint(3, (n,), generator=g)
+
+
+def parameters(model):
+    return torch.cat([p.detach().flatten() for p in layers.canonical_model(model).parameters()])
+
+
+def train(model, optimizer, x, t, steps, start=0, batch=10):
+    for i in range(start, start + steps):
+        chosen = (torch.arange(batch) + batch * i) % len(x)
+        optimizer.zero_grad()
+        cross_entropy(model(x[chosen]), t[chosen]).backward()
+        optimizer.step()
+
+
+# The step -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["plain", "whitened"])
+def test_case_one_step(cases, form):
+    case = cases("prong")["003-sgd-step-is-preconditioned"]
+    want, given = case["expected"], case["inputs"]
+    h, labels = tensor(given["h"]), torch.tensor(given["labels"])
+    model = mlp((3, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(tensor(given["W"]))
+        model[0].bias.copy_(tensor(given["b"]))
+    if form == "whitened":
+        model = layers.whiten_model(model, "zca")
+    optimizer = PRONG(model, given["lr"], eps=given["eps"], sample=h)
+    loss = cross_entropy(model(h), labels)
+    assert float(loss.detach()) == pytest.approx(want["loss"], rel=case["rtol"])
+    loss.backward()
+    if form == "whitened":
+        torch.testing.assert_close(model[0].V.grad, tensor(want["grad_V"]), rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(model[0].d.grad, tensor(want["grad_d"]), rtol=1e-8, atol=1e-10)
+    optimizer.step()
+    after = layers.canonical_model(model)[0]
+    torch.testing.assert_close(after.weight.detach(), tensor(want["W_after"]), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(after.bias.detach(), tensor(want["b_after"]), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("batch", [2, 50])  # both orders of the products
+def test_step_is_the_augmented_inverse_second_moment(batch):
+    """[W b] -= lr [G_W g_b] (E[h~ h~^T] + eps diag(1, .., 1, 0))^-1, exactly."""
+    (x, _), eps, lr = data(), 0.03, 0.2
+    inputs, labels = data(batch, seed=7)
+    model = mlp()
+    plain = copy.deepcopy(model)
+    optimizer = PRONG(model, lr, eps=eps, sample=x)
+    train(model, optimizer, inputs, labels, 1, batch=batch)
+    cross_entropy(plain(inputs), labels).backward()
+    h = x
+    for i in range(0, 5, 2):
+        G = torch.cat((plain[i].weight.grad, plain[i].bias.grad[:, None]), 1)
+        old = torch.cat((plain[i].weight, plain[i].bias[:, None]), 1)
+        new = torch.cat((model[i].weight, model[i].bias[:, None]), 1)
+        moved = ((new - old) / -lr).detach()
+        augmented = torch.cat((h, torch.ones_like(h[:, :1])), 1)
+        E = augmented.T @ augmented / len(h)
+        damping = torch.diag(tensor([eps] * h.shape[1] + [0.0]))
+        torch.testing.assert_close(moved, G @ torch.linalg.inv(E + damping), rtol=1e-9, atol=1e-11)
+        moments = Moments.of(h)
+        U, _ = layers.whitening_pair(moments.covariance(), eps)
+        P, c = U.T @ U, moments.mean
+        uncentred = damped_inverse(moments.second_moment(), eps)
+        for wrong in (
+            uncentred,
+            torch.linalg.inv(P),
+            U @ U.T,
+        ):  # Sigma = E[hh^T] with c = mu, U^-T for U, U^T for U
+            W = (G[:, :-1] - torch.outer(G[:, -1], c)) @ wrong
+            bad = torch.cat((W, (G[:, -1] - W @ c)[:, None]), 1)
+            assert float((bad - moved).norm() / moved.norm()) > 0.05
+        h = torch.tanh(plain[i](h)).detach()
+
+
+def test_layer_without_bias_uses_the_second_moment():
+    x, t = data()
+    model = mlp((5, 3), bias=False)
+    before = model[0].weight.detach().clone()
+    plain = copy.deepcopy(model)
+    train(model, PRONG(model, 0.2, eps=0.03, sample=x), x, t, 1)
+    cross_entropy(plain(x[:10]), t[:10]).backward()
+    want = before - 0.2 * plain[0].weight.grad @ damped_inverse(x.T @ x / len(x), 0.03)
+    torch.testing.assert_close(model[0].weight.detach(), want)
+    frozen = mlp((5, 3))  # a bias that is not trained cannot take up the centring either
+    frozen[0].bias.requires_grad_(False)
+    with torch.no_grad():
+        frozen[0].weight.copy_(before)
+        frozen[0].bias.zero_()
+    train(frozen, PRONG(frozen, 0.2, eps=0.03, sample=x), x, t, 1)
+    torch.testing.assert_close(frozen[0].weight.detach(), want)
+
+
+# Both forms take the same steps ---------------------------------------------------------------------------------------
+
+
+@NETS
+@MOMENTUM
+@pytest.mark.parametrize("statistics", ["sample", "part of the sample", "batches"])
+def test_both_forms_take_the_same_steps(make, options, statistics):
+    x, t = data(shape=SHAPES[make])
+    how = {
+        "sample": {"sample": x},
+        "part of the sample": {"sample": x, "sample_size": 30},
+        "batches": {"decay": 0.8},
+    }
+    ends = []
+    for form in ("plain", "pca", "zca"):
+        model = make() if form == "plain" else layers.whiten_model(make(), form)
+        train(model, PRONG(model, 0.01, eps=0.1, period=3, **options, **how[statistics]), x, t, 10)
+        ends.append(parameters(model))
+    start = parameters(make())
+    for other in ends[1:]:
+        torch.testing.assert_close(other, ends[0], rtol=1e-8, atol=1e-10)
+    assert float((ends[0] - start).norm()) > 0.01
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_velocity_left_in_old_coordinates_is_caught(kept):
+    """In whitened layers the momentum buffer has to change with the coordinates."""
+    x, t = data()
+    model, other = mlp(), layers.whiten_model(mlp(), "zca")
+    train(model, PRONG(model, 0.05, 0.9, eps=0.03, period=3, sample=x), x, t, 7)
+    optimizer = PRONG(other, 0.05, 0.9, eps=0.03, period=3, sample=x)
+    for i in range(7):
+        buffers = {p: state["momentum_buffer"].clone() for p, state in optimizer.state.items()}
+        if i % 3 == 0:
+            optimizer.reparametrize()
+            for p, buffer in buffers.items() if kept else ():
+                optimizer.state[p]["momentum_buffer"].copy_(buffer)
+        train(other, optimizer, x, t, 1, start=i)
+    difference = float((parameters(other) - parameters(model)).norm())
+    assert difference > 1e-3 if kept else difference < 1e-8
+
+
+@MOMENTUM
+def test_a_white_input_and_no_statistics_leave_plain_gradient_descent(options):
+    """With covariance I and mean 0, eps -> 0, the step is that of torch.optim.SGD."""
+    g = torch.Generator().manual_seed(0)
+    x, t = torch.randn(40, 5, generator=g, dtype=torch.float64), torch.randint(3, (40,), generator=g)
+    centred = x - x.mean(0)
+    U, _ = layers.whitening_pair(gram(centred) / 40)
+    white = centred @ U.T
+    ours, theirs = mlp((5, 3)), mlp((5, 3))
+    train(ours, PRONG(ours, 0.1, eps=1e-12, sample=white, **options), white, t, 6)
+    train(theirs, torch.optim.SGD(theirs.parameters(), 0.1, **options), white, t, 6)
+    torch.testing.assert_close(parameters(ours), parameters(theirs), rtol=1e-9, atol=1e-10)
+
+
+def test_statistics_are_renewed_every_period():
+    x, t = data()
+    drawn = []
+
+    def sample():
+        drawn.append(optimizer.steps)
+        return x
+
+    model = mlp()
+    optimizer = PRONG(model, 0.1, period=3, sample=sample)
+    assert drawn == []
+    model(x)
+    with torch.no_grad():
+        model(x)
+    train(model, optimizer, x, t, 7)
+    assert drawn == [0, 3, 6]
+    ends = []
+    for period in (1, 2, 100):
+        model = mlp()
+        train(model, PRONG(model, 0.1, period=period, sample=x), x, t, 5)
+        ends.append(parameters(model))
+    assert float((ends[0] - ends[1]).norm()) > 1e-6 and float((ends[1] - ends[2]).norm()) > 1e-6
+
+
+@pytest.mark.parametrize("kind", ["tensor", "tuple", "batches"])
+def test_kinds_of_samples(kind):
+    x, t = data()
+    model, reference = mlp(), mlp()
+    sample = {"tensor": lambda: x, "tuple": lambda: (x,), "batches": lambda: (part for part in x.split(17))}[
+        kind
+    ]
+    train(model, PRONG(model, 0.1, sample=sample), x, t, 3)
+    optimizer = PRONG(reference, 0.1)
+    optimizer.reparametrize(x)
+    assert optimizer.layers["0"].renewed == 0
+    reference = mlp()
+    train(reference, PRONG(reference, 0.1, sample=x), x, t, 3)
+    torch.testing.assert_close(parameters(model), parameters(reference), rtol=1e-10, atol=1e-12)
+
+
+def test_constant_inputs_are_measured_once():
+    x, t = data()
+    model = mlp()
+    optimizer = PRONG(model, 0.1, period=2, sample=x, sample_size=20, constant_inputs=["0"])
+    train(model, optimizer, x, t, 1)
+    first, other = (optimizer.layers[name].metric.tensors[0] for name in ("0", "2"))
+    train(model, optimizer, x, t, 4, start=1)
+    assert (
+        optimizer.layers["0"].metric.tensors[0] is first
+        and optimizer.layers["2"].metric.tensors[0] is not other
+    )
+    whole = [mlp(), mlp()]
+    for one, names in zip(whole, ([], ["0"]), strict=True):
+        train(one, PRONG(one, 0.1, period=2, sample=x, constant_inputs=names), x, t, 5)
+    assert torch.equal(parameters(whole[0]), parameters(whole[1]))
+
+
+# Whitening of back-propagated gradients (footnote 4) ------------------------------------------------------------------
+
+
+def test_footnote_4_is_a_step_in_the_coordinates_of_both_whitenings():
+    """W = R^T V U: a step in V and in d, with b = R^T d - W c, mapped back."""
+    (x, t), lr, eps, delta_eps = data(), 0.1, 0.03, 1e-3
+    model = mlp((5, 3))
+    W, b = model[0].weight.detach().clone(), model[0].bias.detach().clone()
+    c, sigma = x.mean(0), torch.cov(x.T, correction=0)
+    U, U_inverse = layers.whitening_pair(sigma, eps)
+    r = (x @ W.T + b).requires_grad_()
+    delta = torch.autograd.grad(cross_entropy(r, t, reduction="sum"), r)[0]
+    R, R_inverse = layers.whitening_pair(delta.T @ delta / len(x), delta_eps)
+    V = (R_inverse.T @ W @ U_inverse).requires_grad_()
+    d = (R_inverse.T @ (b + W @ c)).requires_grad_()
+    cross_entropy(((x - c) @ U.T @ V.T + d) @ R, t).backward()
+    W_new = R.T @ (V - lr * V.grad) @ U
+    b_new = R.T @ (d - lr * d.grad) - W_new @ c
+    train(model, PRONG(model, lr, eps=eps, sample=x, backward_eps=delta_eps), x, t, 1, batch=60)
+    torch.testing.assert_close(model[0].weight, W_new, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(model[0].bias, b_new, rtol=1e-8, atol=1e-10)
+    plain = mlp((5, 3))
+    train(plain, PRONG(plain, lr, eps=eps, sample=x), x, t, 1, batch=60)
+    assert float((plain[0].weight - W_new).detach().norm()) > 0.1
+
+
+@NETS
+def test_footnote_4_renews_with_the_statistics(make):
+    x, t = data(shape=SHAPES[make])
+    model = make()
+    optimizer = PRONG(model, 0.003, eps=0.1, period=3, sample=x, backward_eps=0.1)
+    train(model, optimizer, x, t, 2)
+    before = optimizer.layers["0"].backward_inverse
+    train(model, optimizer, x, t, 1, start=2)
+    assert optimizer.layers["0"].backward_inverse is before
+    train(model, optimizer, x, t, 1, start=3)
+    assert optimizer.layers["0"].backward_inverse is not before
+    assert torch.isfinite(parameters(model)).all()
+
+
+# A torch optimizer ----------------------------------------------------------------------------------------------------
+
+
+def setting(name, x):
+    """Return a model and its optimizer."""
+    model = layers.whiten_model(mlp()) if name == "whitened" else mlp()
+    more = {
+        "sample": {"sample": x, "sample_size": 30},
+        "whitened": {"sample": x, "sample_size": 30},
+        "batches": {"decay": 0.7},
+        "footnote 4": {"sample": x, "backward_eps": 0.1},
+    }[name]
+    return model, PRONG(model, 0.02, 0.9, eps=0.05, period=3, **more)
+
+
+NAMES = pytest.mark.parametrize("name", ["sample", "whitened", "batches", "footnote 4"])
+
+
+@NAMES
+def test_resume_bit_for_bit_at_any_step(name):
+    x, t = data()
+    model, optimizer = setting(name, x)
+    path, kept = [], []
+    for i in range(8):
+        kept.append(io.BytesIO())
+        torch.save((model.state_dict(), optimizer.state_dict()), kept[-1])
+        train(model, optimizer, x, t, 1, start=i)
+        path.append(parameters(model))
+    for i, file in enumerate(kept):
+        other, again = setting(name, x)
+        file.seek(0)
+        state, moments = torch.load(file, weights_only=True)
+        other.load_state_dict(state)
+        again.load_state_dict(moments)
+        train(other, again, x, t, 8 - i, start=i)
+        assert torch.equal(parameters(other), path[-1]), i
+
+
+@NAMES
+def test_deep_copy_and_pickle_go_on_alike(name):
+    x, t = data()
+    model, optimizer = setting(name, x)
+    train(model, optimizer, x, t, 4)
+    pairs = [copy.deepcopy((model, optimizer)), pickle.loads(pickle.dumps((model, optimizer)))]
+    train(model, optimizer, x, t, 4, start=4)
+    for other, again in pairs:
+        assert again.model is other
+        train(other, again, x, t, 4, start=4)
+        assert torch.equal(parameters(other), parameters(model))
+
+
+def test_copied_model_is_a_plain_model():
+    x, t = data()
+    model = mlp()
+    optimizer = PRONG(model, 0.1, sample=x)
+    train(model, optimizer, x, t, 2)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(x), model(x))
+        other.zero_grad()
+        cross_entropy(other(x), t).backward()
+        free = mlp()
+        free.load_state_dict(other.state_dict())
+        cross_entropy(free(x), t).backward()
+        for p, q in zip(other.parameters(), free.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad)
+    optimizer.zero_grad()
+    cross_entropy(model(x), t).backward()
+    assert float((model[0].weight.grad - free[0].weight.grad).norm()) > 0.1
+
+
+def test_hooks_go_with_the_optimizer():
+    x, t = data()
+    model = mlp()
+
+    def hooks():
+        return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+    optimizer = PRONG(model, 0.1, sample=x)
+    assert hooks() == 6
+    again = PRONG(model, 0.1, sample=x)  # the newest one wins
+    assert hooks() == 6
+    train(model, again, x, t, 1)
+    del optimizer
+    gc.collect()
+    assert hooks() == 6
+    again.close()
+    assert hooks() == 0
+    again = PRONG(model, 0.1, sample=x)
+    del again
+    gc.collect()
+    assert hooks() == 0
+
+
+def test_a_failing_sample_leaves_no_trace():
+    x, t = data()
+    model = mlp()
+    optimizer = PRONG(model, 0.1, sample=lambda: x[:, :3])
+    with pytest.raises(RuntimeError, match="shape"):
+        model(x)
+    assert optimizer._measured is None and optimizer.layers["0"].metric is None
+    optimizer.sample = x
+    train(model, optimizer, x, t, 1)
+
+
+def test_param_groups_schedulers_and_no_step():
+    x, t = data()
+    model = mlp()
+    before = copy.deepcopy(model)
+    groups = [
+        {"params": model[0].parameters(), "lr": 0.0},
+        {"params": model[2].parameters(), "eps": 10.0},
+        {"params": model[4].parameters()},
+    ]
+    optimizer = PRONG(model, 0.1, 0.5, eps=0.01, sample=x, parameters=groups)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.1)
+    train(model, optimizer, x, t, 1)
+    assert torch.equal(model[0].weight, before[0].weight)
+    whole = mlp()
+    train(whole, PRONG(whole, 0.1, 0.5, eps=0.01, sample=x), x, t, 1)
+    assert torch.equal(model[4].weight, whole[4].weight)
+    small = (model[2].weight - before[2].weight).detach().norm()
+    assert float(small) < 0.2 * float((whole[2].weight - before[2].weight).detach().norm())
+    scheduler.step()
+    scheduler.step()
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.0, 0.01, 0.01])
+    assert pickle.loads(pickle.dumps(optimizer)).param_groups[1]["lr"] == pytest.approx(0.01)
+
+
+def test_weight_decay_shrinks_the_weights_themselves():
+    x, t = data()
+    ends = []
+    for decay in (0.0, 0.1):
+        model = mlp()
+        train(model, PRONG(model, 0.1, sample=x, weight_decay=decay), x, t, 1)
+        ends.append(parameters(model))
+    torch.testing.assert_close(ends[1], ends[0] - 0.1 * 0.1 * parameters(mlp()))
+
+
+def test_the_rest_gets_plain_steps_by_name():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.shared, self.again = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+            self.again.weight = self.shared.weight
+            self.norm, self.frozen, self.last = nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 3)
+            self.frozen.requires_grad_(False)
+            self.grouped = nn.Conv1d(6, 6, 1)
+
+        def forward(self, x):
+            h = self.again(torch.tanh(self.shared(torch.tanh(self.first(x)))))
+            return self.last(self.norm(self.grouped(self.frozen(h)[:, :, None])[:, :, 0]))
+
+    torch.manual_seed(0)
+    (x, t), model = data(), Net().double()
+    plain = copy.deepcopy(model)
+    optimizer = PRONG(model, 0.1, sample=x)
+    assert sorted(optimizer.layers) == ["first", "last"]
+    assert sorted(optimizer.plain) == ["again", "grouped", "norm", "shared"]
+    assert "shares" in optimizer.plain["shared"] and "LayerNorm" in optimizer.plain["norm"]
+    train(model, optimizer, x, t, 1)
+    train(plain, torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], 0.1), x, t, 1)
+    same = {n for n, p in model.named_parameters() if torch.allclose(p, dict(plain.named_parameters())[n])}
+    assert same == {n for n, _ in model.named_parameters()} - {
+        "first.weight",
+        "first.bias",
+        "last.weight",
+        "last.bias",
+    }
+    subset = PRONG(model, 0.1, sample=x, parameters=model.last.parameters())
+    assert list(subset.layers) == ["last"] and not subset.plain
+
+
+def test_convolutions_with_other_padding_get_plain_steps():
+    model = nn.Sequential(
+        nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), nn.Conv2d(2, 2, 3, padding="same")
+    )
+    assert sorted(PRONG(model, 0.1).plain) == ["0", "1"]
+
+
+@NETS
+def test_accumulated_gradients(make):
+    x, t = data(shape=SHAPES[make])
+    whole, parts = make(), make()
+    for model, sizes in ((whole, [60]), (parts, [10, 20, 30])):
+        optimizer = PRONG(model, 0.1, sample=x)
+        for a, b in zip(x.split(sizes), t.split(sizes), strict=True):
+            (cross_entropy(model(a), b) * len(a) / 60).backward()
+        optimizer.step()
+    torch.testing.assert_close(parameters(whole), parameters(parts), rtol=1e-9, atol=1e-11)
+
+
+@NETS
+def test_gradients_from_elsewhere_are_preconditioned_in_the_step(make):
+    x, t = data(shape=SHAPES[make])
+    usual, func = make(), make()
+    optimizer = PRONG(usual, 0.1, sample=x)
+    train(usual, optimizer, x, t, 2)
+    optimizer = PRONG(func, 0.1, sample=x)
+    for i in range(2):
+        chosen = torch.arange(10) + 10 * i
+        named = {name: p.detach() for name, p in func.named_parameters()}
+        raw = grad(lambda theta: cross_entropy(functional_call(func, theta, (x[chosen],)), t[chosen]))(named)  # noqa: B023
+        for name, p in func.named_parameters():
+            p.grad = raw[name]
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(parameters(usual), parameters(func), rtol=1e-9, atol=1e-11)
+
+
+def test_a_second_step_with_the_same_gradient_repeats_the_first():
+    x, t = data()
+    model = mlp()
+    optimizer = PRONG(model, 0.1, sample=x)
+    start = parameters(model)
+    train(model, optimizer, x, t, 1)
+    first = parameters(model) - start
+    optimizer.step()
+    torch.testing.assert_close(parameters(model) - start, 2 * first)
+
+
+def test_metrics_of_a_model_in_training_are_the_plain_ones():
+    x, t = data(20)
+    model, free = mlp(), mlp()
+    optimizer = PRONG(model, 0.1, sample=x)
+    train(model, optimizer, x, t, 2)
+    free.load_state_dict(model.state_dict())
+    steps = optimizer.steps
+    for metric in (metrics.fisher, lambda m, x, lk: metrics.FisherOperator(m, x, lk).dense()):
+        torch.testing.assert_close(metric(model, x, Categorical()), metric(free, x, Categorical()))
+    assert optimizer.steps == steps
+
+
+def test_sequences_and_layers_called_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer, self.last = nn.Linear(5, 5).double(), nn.Linear(5, 3).double()
+
+        def forward(self, x):
+            h = torch.tanh(self.layer(torch.tanh(self.layer(x))))
+            return self.last(h).mean(1)
+
+    x, t = data(20, (4, 5))
+    form_a, form_b = layers.whiten_model(Twice()), Twice()
+    for model in (form_a, form_b):
+        train(model, PRONG(model, 0.1, 0.9, eps=0.1, period=2, sample=x), x, t, 5)
+    torch.testing.assert_close(parameters(form_a), parameters(form_b), rtol=1e-9, atol=1e-11)
+
+
+def test_statistics_leave_buffers_alone_and_see_the_mode_of_the_model():
+    x, t = data()
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
+    before = copy.deepcopy(model)
+    optimizer = PRONG(model, 0.1, sample=x)
+    optimizer.reparametrize()
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), before.buffers(), strict=True))
+    h = copy.deepcopy(before)[:3](x)  # with the statistics of the batch, as in training
+    torch.testing.assert_close(optimizer.layers["3"].mean, h.mean(0).detach())
+    plain = copy.deepcopy(before)
+    optimizer.zero_grad()
+    train(model, optimizer, x, t, 1)
+    train(plain, torch.optim.SGD(plain.parameters(), 0.1), x, t, 1)
+    torch.testing.assert_close(model[1].running_mean, plain[1].running_mean)
+    assert int(model[1].num_batches_tracked) == 1 + int(before[1].num_batches_tracked)
+
+
+# Numbers that are hard to hold ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["plain", "whitened"])
+@pytest.mark.parametrize("case", ["constant", "dead", "few samples", "batch of one", "one by one"])
+def test_degenerate_statistics(form, case):
+    x, t = data(dtype=torch.float32)
+    x = torch.cat((x[:, :3], torch.full_like(x[:, :2], 7.3)), 1)  # constant features
+    model = mlp(dtype=torch.float32)
+    if case == "dead":
+        with torch.no_grad():
+            model[0].weight.zero_()
+    if form == "whitened":
+        model = layers.whiten_model(model)
+    sample = {"few samples": x[:3], "batch of one": x, "one by one": None}.get(case, x)
+    eps = 1e-8 if case in ("constant", "dead") else 1e-2
+    batch = 1 if case in ("batch of one", "one by one") else 10
+    optimizer = PRONG(model, 1e-3, 0.9, eps=eps, period=2, sample=sample)
+    start = parameters(model)
+    train(model, optimizer, x, t, 20, batch=batch)
+    assert torch.isfinite(parameters(model)).all() and float((parameters(model) - start).norm()) > 0
+    first = (
+        layers.canonical_model(model)[0].weight - layers.canonical_model(mlp(dtype=torch.float32))[0].weight
+    )
+    if case == "constant":  # nothing is learnt about a feature that never varies
+        assert float(first[:, 3:].detach().abs().max()) < (1e-9 if form == "plain" else 1e-5)
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-2])
+def test_raw_digits_with_constant_pixels(eps):
+    x, t = mnist()[:2]
+    x, t = x[:1000].flatten(1).float(), t[:1000]
+    assert int((x.std(0) == 0).sum()) > 100
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(784, 20), nn.Sigmoid(), nn.Linear(20, 10))
+    before = float(cross_entropy(model(x), t).detach())
+    train(model, PRONG(model, 1e-2, eps=eps, period=10, sample=x), x, t, 20, batch=50)
+    assert torch.isfinite(parameters(model)).all()
+    assert float(cross_entropy(model(x), t).detach()) < before - 0.01
+
+
+def test_half_precision_is_computed_in_float32():
+    x, t = data(dtype=torch.float32)
+    narrow, wide = mlp(dtype=torch.bfloat16), mlp(dtype=torch.float32)
+    x = x.bfloat16()
+    train(narrow, PRONG(narrow, 0.1, sample=x), x, t, 3)
+    train(wide, PRONG(wide, 0.1, sample=x.float()), x.float(), t, 3)
+    assert parameters(narrow).dtype == torch.bfloat16
+    assert float((parameters(narrow).float() - parameters(wide)).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_bad_numbers_do_not_poison_the_statistics(sampled):
+    x, t = data()
+    bad = x.clone()
+    bad[3, 1] = torch.nan
+    model = mlp()
+    optimizer = PRONG(
+        model, 0.1, period=2, sample=(lambda: bad if optimizer.steps == 2 else x) if sampled else None
+    )
+    train(model, optimizer, x, t, 2)
+    before = copy.deepcopy(optimizer.state_dict()["layers"])
+    with pytest.raises(ValueError, match="finite"):
+        model(x if sampled else bad)
+    for name, state in optimizer.state_dict()["layers"].items():
+        assert torch.equal(state["metric"][0], before[name]["metric"][0])
+        assert sampled or torch.equal(state["moments"][1], before[name]["moments"][1])
+
+
+def test_eigenvalues_that_rounding_made_negative():
+    x = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e6
+    sigma = torch.cov(x.T, correction=0)
+    P = damped_inverse(sigma, 1e-8)
+    assert torch.isfinite(P).all() and float(torch.linalg.eigvalsh(P)[0]) > -1e-6
+    assert float(torch.linalg.eigvalsh(P)[-1]) == pytest.approx(1e8, rel=0.1)
+
+
+@pytest.mark.parametrize("d", [3, 255, 256, 301])
+def test_gram(d):
+    x = torch.randn(7, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(gram(x), x.T @ x)
+
+
+@pytest.mark.parametrize("name", ["batches", "whitened"])
+def test_memory_is_flat(name):
+    x, t = data()
+    model, optimizer = setting(name, x)
+
+    def tensors():
+        gc.collect()
+        return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+
+    train(model, optimizer, x, t, 10)
+    before = tensors()
+    train(model, optimizer, x, t, 201, start=10)  # ends as far from a renewal as it began
+    assert tensors() == before
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"lr": -1.0}, "lr"), ({"momentum": 1.5}, "momentum"), ({"eps": 0.0}, "eps"), ({"eps": -1.0}, "eps"),
+        ({"period": 0}, "period"), ({"period": 2.5}, "period"), ({"sample_size": 0}, "sample_size"),
+        ({"decay": 2.0}, "decay"), ({"weight_decay": -0.1}, "weight_decay"), ({"backward_eps": 0.0}, "backward_eps"),
+        ({"constant_inputs": ["7"]}, "constant_inputs"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(options, word):
+    with pytest.raises(ValueError, match=word):
+        PRONG(mlp(), **{"lr": 0.1, **options})
+
+
+def test_bad_calls_are_refused():
+    model = mlp()
+    optimizer = PRONG(model, 0.1)
+    with pytest.raises(ValueError, match="sample"):
+        optimizer.reparametrize()
+    other = PRONG(mlp((5, 3)), 0.1)
+    with pytest.raises(ValueError, match="layers"):
+        optimizer.load_state_dict(other.state_dict())

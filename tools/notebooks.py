@@ -7,8 +7,10 @@ makes its own); stable cell ids; execution counts 1, 2, ...; printed text in one
 import argparse
 import copy
 import hashlib
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -107,13 +109,34 @@ def regress(paths: list[Path], workers: int) -> int:
         "-q",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "notebooks",
+        "--nbval-kernel-startup-timeout",
+        "300",
         "-n",
         str(min(workers, len(paths))),
         "--dist",
         "loadfile",
     ]
     command = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
-    return subprocess.run(command, check=False, cwd=ROOT).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(command, check=False, cwd=ROOT, env=_environment(Path(folder))).returncode
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return an environment whose kernels share no history file, which one could find locked by another."""
+    profile = folder / "profile_default"
+    profile.mkdir()
+    (profile / "ipython_kernel_config.py").write_text("c.HistoryManager.hist_file = ':memory:'\n")
+    path = os.pathsep.join(filter(None, (str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "IPYTHONDIR": str(folder), "PYTHONPATH": path}
+
+
+def pytest_collection_modifyitems(items: list) -> None:
+    """Let nbval wait longer for the outputs of a cell: this file is its plugin. Its own 5 seconds fail on a busy machine."""
+    for item in items:
+        if hasattr(item, "output_timeout"):
+            item.output_timeout = 120
 
 
 def main() -> int:

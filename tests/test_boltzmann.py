@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from natcompanion import boltzmann, reference
-from natcompanion.boltzmann import RBM, Divergence, enumeration
+from natcompanion.boltzmann import RBM, Divergence, enumeration, training
 from natcompanion.solvers import conjugate_gradient, minres
 
 SIZES = [(3, 2), (4, 3), (2, 4), (1, 1), (3, 3)]
@@ -412,22 +412,52 @@ def test_persistent_chains_go_on_and_notice_when_they_are_stuck():
         chains.gradient(frozen, binary(9, 4))
 
 
-def test_cd_epoch_is_a_chain_of_cd_steps():
-    """One batch of every row, with the same random numbers, equals the update written out."""
+class Half:
+    """In place of the coins: a unit is on if its probability is above one half."""
+
+    def __init__(self, units, generator):
+        pass
+
+    def toss(self, p, *, out=None):
+        return torch.gt(p, 0.5, out=torch.empty_like(p) if out is None else out)
+
+
+@pytest.mark.parametrize("mean_field", [False, True])
+def test_cd_epoch_is_a_chain_of_cd_steps(monkeypatch, mean_field):
+    """Two batches of 7 and 3 rows, with units that are on above one half, equal the updates written out."""
+    monkeypatch.setattr(training, "_Coins", Half)
     rbm, X = machine(4, 3, seed=26), binary(10, 4)
-    for mean_field in (False, True):
-        generator = rng(4)
-        v = X[torch.randperm(10, generator=generator)]
-        h = (torch.rand(10, 3, generator=generator, dtype=torch.float64) < rbm.hidden_mean(v)).double()
-        model = rbm.visible_mean(h)
-        if not mean_field:
-            model = (torch.rand(10, 4, generator=generator, dtype=torch.float64) < model).double()
-        step = 0.3 * rbm.contrast(v, model)
-        epoch = boltzmann.cd_epoch(rbm, X, lr=0.3, mean_field=mean_field, generator=rng(4))
-        close(epoch.vector() - rbm.vector(), step)
-        assert (epoch.vector() - rbm.vector() + step).abs().max() > 1e-3
+    other = rbm
+    for v in X[torch.randperm(10, generator=rng(4))].split(7):
+        model = v
+        for _ in range(2):
+            model = other.visible_mean((other.hidden_mean(model) > 0.5).double())
+            model = model if mean_field else (model > 0.5).double()
+        other = other.moved(0.3 * other.contrast(v, model))
+    options = {"lr": 0.3, "batch_size": 7, "mean_field": mean_field}
+    epoch = boltzmann.cd_epoch(rbm, X, k=2, generator=rng(4), **options)
+    close(epoch.vector(), other.vector())
+    assert (
+        boltzmann.cd_epoch(rbm, X, k=1, generator=rng(4), **options).vector() - other.vector()
+    ).abs().max() > 1e-3
     with pytest.raises(ValueError, match="batch_size and k"):
         boltzmann.cd_epoch(rbm, X, k=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_coins_fall_with_their_probabilities(dtype):
+    """Means and covariances of many tosses."""
+    p = torch.tensor([0.0, 1e-6, 0.003, 0.25, 0.5, 0.7, 1.0], dtype=dtype)
+    coins = training._Coins(torch.empty(1000, 7, dtype=dtype), rng(5))
+    tosses = torch.cat([coins.toss(p.expand(1000, 7)).clone() for _ in range(2000)]).double()
+    mean = tosses.mean(0)
+    assert mean[0] == 0 and mean[6] == 1
+    deviation = (p.double() * (1 - p.double()) / len(tosses)).sqrt()
+    assert ((mean - p.double()).abs()[1:6] < 4 * deviation[1:6]).all()
+    C = torch.cov(tosses[:, 3:6].mT)
+    assert (C - torch.diag(C.diagonal())).abs().max() < 1e-3
+    x = torch.full((3, 5), 0.5, dtype=dtype)
+    assert training._Coins(x, rng(6)).toss(x, out=x) is x and set(x.unique().tolist()) <= {0.0, 1.0}
 
 
 def test_cd_epoch_raises_the_exact_likelihood():

@@ -94,12 +94,11 @@ def hidden_log_weights(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tor
     Source: boltzmann Sec. 3 (the sum over hidden states).
     """
     D, H = W.shape
-    return torch.cat(
-        [
-            h @ b + softplus(torch.addmm(a, h, W.mT)).sum(1)
-            for h in (states(H, start, stop, device=W.device) for start, stop in chunks(H, D))
-        ]
-    )
+    out = W.new_empty(2**H)  # filled in place: a list of small pieces would keep the memory of every chunk from reuse
+    for start, stop in chunks(H, D):
+        h = states(H, start, stop, device=W.device)
+        out[start:stop] = h @ b + softplus(torch.addmm(a, h, W.mT)).sum(1)
+    return out
 
 
 def weighted_states(

@@ -75,21 +75,54 @@ def cd_epoch(
         x.float() if dtype in (torch.float16, torch.bfloat16) else x.clone() for x in (rbm.W, rbm.a, rbm.b)
     )
     data = rbm.check_visible(data).to(W.dtype)
+    size = min(batch_size, len(data))
+    visible, hidden = W.new_empty(2 * size, len(a)), W.new_empty(2 * size, len(b))  # data above, model below
+    visible_coins, hidden_coins = _Coins(visible[:size], generator), _Coins(hidden[:size], generator)
     for rows in torch.randperm(len(data), generator=generator).split(batch_size):
-        v = data.index_select(0, rows)
-        q = torch.addmm(b, v, W).sigmoid_()
-        v_model, q_model = v, q
-        for _ in range(k):
-            h = torch.rand(q.shape, generator=generator, dtype=W.dtype).lt_(q_model)
-            v_model = torch.addmm(a, h, W.mT).sigmoid_()
+        n = len(rows)
+        (v, v_model), (q, q_model) = visible[: 2 * n].split(n), hidden[: 2 * n].split(n)
+        torch.index_select(data, 0, rows, out=v)
+        torch.addmm(b, v, W, out=q).sigmoid_()
+        for sweep in range(k):
+            h = hidden_coins.toss(q_model if sweep else q)
+            torch.addmm(a, h, W.mT, out=v_model).sigmoid_()
             if not mean_field:
-                v_model = torch.rand(v.shape, generator=generator, dtype=W.dtype).lt_(v_model)
-            q_model = torch.addmm(b, v_model, W).sigmoid_()
-        rate = lr / len(v)
-        W.mul_(1 - lr * weight_decay).addmm_(v.mT, q, alpha=rate).addmm_(v_model.mT, q_model, alpha=-rate)
-        a.add_((v - v_model).sum(0), alpha=rate)
-        b.add_((q - q_model).sum(0), alpha=rate)
+                visible_coins.toss(v_model, out=v_model)
+            torch.addmm(b, v_model, W, out=q_model).sigmoid_()
+        rate = lr / n
+        a.add_(v.sum(0).sub_(v_model.sum(0)), alpha=rate)
+        b.add_(q.sum(0).sub_(q_model.sum(0)), alpha=rate)
+        q_model.neg_()
+        W.mul_(1 - lr * weight_decay).addmm_(visible[: 2 * n].mT, hidden[: 2 * n], alpha=rate)
     return check_weights(W, a, b, dtype)
+
+
+class _Coins:
+    """Binary states of many units at once, in reused memory, with a quarter of the usual random numbers.
+
+    A unit draws a number of 16 bits, and all share the fraction that follows it, so that each unit is on with
+    exactly its probability; what two units share is a correlation below 2**-32.
+
+    Parameters
+    ----------
+    units
+        Sets the shape (most rows first), dtype and device.
+    generator
+        Source of randomness.
+    """
+
+    def __init__(self, units: torch.Tensor, generator: torch.Generator | None):
+        self.generator, self.level = generator, torch.empty_like(units)
+        self.bits = torch.empty(-(-units.numel() // 4), dtype=torch.int64, device=units.device)
+
+    def toss(self, p: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return 1 with probability ``p`` and 0 otherwise, in ``out`` or in memory that the next call uses again."""
+        count = p.numel()
+        bits = self.bits[: -(-count // 4)].random_(-(2**63), None, generator=self.generator)
+        level = self.level[: len(p)].copy_(bits.view(torch.int16)[:count].view(p.shape))
+        fraction = float(torch.rand((), generator=self.generator, device=p.device))
+        level.sub_(p, alpha=65536)
+        return torch.lt(level, -32768 - fraction, out=level if out is None else out)
 
 
 class PersistentChains:

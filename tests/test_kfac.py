@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -311,6 +312,16 @@ def test_resumes_to_the_last_bit(factored):
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert train(model, optimizer, x, t, 6, start=7) == train(other, resumed, x, t, 6, start=7)
     assert torch.equal(vector(model), vector(other))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_copies_go_on_as_the_original(copied):
+    model, (x, t) = mlp(), problem()
+    optimizer = KFAC(model, Categorical(), 0.1, momentum=0.5)
+    train(model, optimizer, x, t, 7)
+    other, again = copied((model, optimizer))
+    assert train(other, again, x, t, 6, start=7) == train(model, optimizer, x, t, 6, start=7)
+    assert torch.equal(vector(model), vector(other)) and model[0].weight is not other[0].weight
 
 
 def test_decay_averages_the_factors():

@@ -1,6 +1,7 @@
 """Mirror descent: equations 2 and 8 to 10, the natural gradient in two forms, and any convex function."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -257,6 +258,15 @@ def test_resumes_to_the_last_bit_within_a_period(dual, dtype):
     resumed = make(other, 0.1)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert torch.equal(path(model, optimizer, x, t, 5), path(other, resumed, x, t, 5))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_copies_go_on_as_the_original(copied):
+    model, (x, t) = network(), batch()
+    optimizer = MirrorDescent(model.parameters(), damped_fisher(model, x), 0.5, dual=True)
+    path(model, optimizer, x, t, 2)
+    other, again = copied((model, optimizer))
+    assert torch.equal(path(model, optimizer, x, t, 3), path(other, again, x, t, 3))
 
 
 def test_closure_scheduler_zero_rate_missing_gradients_and_half_precision():

@@ -149,6 +149,14 @@ class KFAC(Optimizer):
             self._move(p, direction, groups[id(p)])
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return everything, so that a copy of model and optimizer goes on as the original would."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("_inverses", "step")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._take(self.factors)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the parameter groups, the momentum and the factors."""
         return {**super().state_dict(), "factors": {name: tuple(f) for name, f in self.factors.items()}}

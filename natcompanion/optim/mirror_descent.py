@@ -179,6 +179,10 @@ class MirrorDescent(Optimizer):
         self._steps += 1
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return everything, so that a copy of parameters and optimizer goes on as the original would."""
+        return {key: value for key, value in self.__dict__.items() if key != "step"}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the parameter group, the number of steps, and the metric if a callable made it."""
         metric = self.psi.metric if callable(self._source) and self.psi else None

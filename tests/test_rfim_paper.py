@@ -1204,3 +1204,18 @@ def test_equations_80_and_81():
         nu = relative.nu(activation, h(W))
         assert gap(J.mT @ torch.diag(nu) @ J, brute_two_layers(activation)) < 1e-12  # 80
         assert gap(J.mT @ J, brute_two_layers(activation)) > 0.05
+
+
+# Figure 5 -------------------------------------------------------------------------------------------------------------
+
+
+def test_erratum_sharp_ratio():
+    """ "The training cost over the last τ M iterations" is no ratio: its mean and deviation are; M is 100 epochs of 550."""
+    costs = torch.linspace(2, 0, 1000, dtype=torch.float64)
+    mean, std = relative.sharp_ratio(costs, 0.1)
+    assert mean == pytest.approx(float(costs[-100:].mean())) and std == pytest.approx(
+        float(costs[-100:].std(correction=0))
+    )
+    assert mean < float(costs[:100].mean()) and mean != pytest.approx(float(costs[-100:].sum()))
+    examples, batch, epochs = 55_000, 100, 100
+    assert examples // batch * epochs == 55_000 and examples // 50 * epochs != 55_000

@@ -8,7 +8,7 @@ from natcompanion.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.experiments import _revisiting_metrics as comparisons
 from natcompanion.experiments import _revisiting_order as orders
 from natcompanion.experiments import _revisiting_training as training
-from natcompanion.experiments.revisiting import SEARCH, Order, Table1
+from natcompanion.experiments.revisiting import PAPER, SEARCH, SHORT_SEARCH, WIDE, Order, Table1
 from natcompanion.optim import TONGA, NaturalGradient
 
 TINY = {"size": 7, "labelled": 200, "validation": 100, "hidden": 8, "updates": 3, "batch": 100, "metric_batch": 100,
@@ -74,6 +74,24 @@ def test_solvability_of_the_same_batch_and_of_another():
     assert values["other_minres_qlp_converged"] and values["other_minres_qlp_off"] < 1e-6
 
 
+def test_a_metric_with_more_of_one_class():
+    """The step is the natural one on the given inputs: the one with A twice by the weighted Fisher matrix."""
+    values = comparisons.unbalanced(torch.Generator().manual_seed(0), 20, 1, 1e-4, 1e-3)
+    generator = torch.Generator().manual_seed(0)
+    x, t = comparisons.normal(generator, 40, 2), torch.arange(40) // 20
+    x[:, 0] += 1.0 - 2.0 * t
+    comparisons.normal(generator, 800, 2)
+    model = comparisons.small_network(generator, (2, 5, 2))
+    g = metrics.per_example_gradients(model, x, t, training.LIKELIHOOD).mean(0)
+    on_A, on_B = (metrics.fisher(model, part, training.LIKELIHOOD) for part in x.split(20))
+    for name, share in (("balanced", 1 / 2), ("doubled", 2 / 3)):
+        G = share * on_A + (1 - share) * on_B + 1e-3 * torch.eye(len(g), dtype=g.dtype)
+        step = torch.linalg.solve(G, g)
+        expected = float((step @ on_A @ step) / (step @ on_B @ step))
+        assert values[f"ratio_{name}"] == pytest.approx(expected, rel=1e-2)
+    assert values["ratio_doubled"] < 0.9 * values["ratio_balanced"]
+
+
 def test_moving_and_moving_back():
     model = comparisons.small_network(torch.Generator().manual_seed(0))
     before = [p.detach().clone() for p in model.parameters()]
@@ -135,9 +153,10 @@ def test_columns_make_the_optimizers_they_name():
     assert all(kinds[c] is NaturalGradient for c in ("same", "different", "unlabelled"))
 
 
-def test_every_column_searches_as_many_settings():
-    counts = {column: len(Table1(column=column, **SEARCH).search()) for column in training.COLUMNS}
-    assert set(counts.values()) == {6}
+@pytest.mark.parametrize(("search", "count"), [(SEARCH, 6), (WIDE, 15), (SHORT_SEARCH, 4), (PAPER, 9)])
+def test_every_column_searches_as_many_settings(search, count):
+    counts = {column: len(Table1(column=column, **search).search()) for column in training.COLUMNS}
+    assert set(counts.values()) == {count}
 
 
 @pytest.mark.parametrize("column", training.COLUMNS)

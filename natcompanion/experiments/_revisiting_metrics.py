@@ -1,10 +1,13 @@
 """Comparisons of metrics and solvers on small networks, for the revisiting experiments."""
 
+import copy
+
 import torch
 from torch import nn
 
 from natcompanion import metrics, reference
 from natcompanion.experiments._revisiting_training import LIKELIHOOD, Split, initialized
+from natcompanion.optim import NaturalGradient
 from natcompanion.solvers import conjugate_gradient, minres, minres_qlp
 
 
@@ -63,6 +66,33 @@ def convergence(
         certain["hessian"].append(_distance(reference.loss_hessian(model, x, t, LIKELIHOOD), G))
         certain["scale"].append(float(U.trace() / G.trace()))
     return {**values, "sampled": sampled, **{f"certain_{name}": value for name, value in certain.items()}}
+
+
+def unbalanced(generator: torch.Generator, examples: int, updates: int, rate: float, damping: float) -> dict:
+    """Return what a metric on inputs with class A twice does, beside one on the balanced inputs, from equal starts.
+
+    ``ratio``: the KL divergence that the first step moves the model by on A over that on B. ``probability``: the mean
+    probability of A on new balanced inputs after all ``updates``. Two overlapping normal classes in the plane.
+    """
+
+    def draw(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, t = normal(generator, 2 * n, 2), torch.arange(2 * n) // n
+        return x + torch.tensor([1.0, 0.0], dtype=x.dtype) * (1 - 2 * t).unsqueeze(1), t
+
+    (x, t), (x_new, _) = draw(examples), draw(20 * examples)
+    start = small_network(generator, (2, 5, 2))
+    values = {}
+    for name, inputs in (("balanced", x), ("doubled", torch.cat([x, x[:examples]]))):
+        model = copy.deepcopy(start)
+        optimizer = NaturalGradient(model, LIKELIHOOD, rate, damping=damping, rtol=1e-8, max_iter=100)
+        before = model(x).detach()
+        optimizer.step(x, t, inputs)
+        kl = LIKELIHOOD.kl(before, model(x).detach())
+        values[f"ratio_{name}"] = float(kl[:examples].mean() / kl[examples:].mean())
+        for _ in range(updates - 1):
+            optimizer.step(x, t, inputs)
+        values[f"probability_{name}"] = float(LIKELIHOOD.mean(model(x_new).detach())[:, 0].mean())
+    return values
 
 
 def plateau(generator: torch.Generator, factors: tuple[float, ...], damping: float) -> dict:

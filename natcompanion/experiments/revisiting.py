@@ -12,6 +12,27 @@ from natcompanion.experiments import _revisiting_metrics as comparisons
 from natcompanion.experiments import _revisiting_order as orders
 from natcompanion.experiments import _revisiting_training as training
 
+# ------------------------------------------------------------------------------------------------------- Section 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unbalanced(Settings):
+    """Examples of each class, updates, step size and damping."""
+
+    examples: int = 100
+    updates: int = 10
+    rate: float = 0.3
+    damping: float = 1e-3
+
+
+@experiment("revisiting_unbalanced", quick=Unbalanced())
+def unbalanced(settings: Unbalanced) -> dict:
+    """What a metric on inputs with twice as many of class A does to the model's speed on A, and to its answers."""
+    return comparisons.unbalanced(
+        settings.generator(), settings.examples, settings.updates, settings.rate, settings.damping
+    )
+
+
 # ------------------------------------------------------------------------------------------------------- Section 4
 
 
@@ -177,6 +198,12 @@ SEARCH = {
 }  # fmt: skip
 """Six settings for each column, at the size of the chapter."""
 
+WIDE = {
+    "updates": 100, "rates": (0.1, 0.5, 1.0, 5.0, 10.0), "dampings": ("0.01", "0.1", "2.0lm"),
+    "sgd_rates": (0.02, 0.03, 0.044, 0.065, 0.097, 0.14, 0.21, 0.32, 0.47, 0.7, 1.0, 1.5, 2.3, 3.4, 5.0),
+}  # fmt: skip
+"""Fifteen settings for each column, among them those that the paper chose at its own size."""
+
 PAPER = {
     "size": 28, "labelled": 5000, "validation": 1000, "test": 10_000, "hidden": 1500, "updates": 2000, "batch": 2500,
     "metric_batch": 2500, "max_iter": 20, "sgd_batch": 250, "rates": (0.1, 1.0, 5.0), "dampings": ("0.01", "0.1", "2.0lm"),
@@ -194,6 +221,7 @@ SHORT_SEARCH = {
     "revisiting_restricted_mnist",
     quick=Table1(),
     chapter=Table1(**SEARCH),
+    wide=Table1(**WIDE),
     paper=Table1(data="mnist", **PAPER),
 )
 def restricted_mnist(settings: Table1) -> dict:

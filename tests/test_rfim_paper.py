@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from natcompanion import metrics, reference, relative
+from natcompanion.experiments import _rfim_neuron as single
 from natcompanion.likelihoods import Bernoulli, Categorical
 from natcompanion.optim import RNGD, MirrorDescent, NaturalGradient
 from natcompanion.solvers import damped_solve
@@ -751,6 +752,18 @@ def test_erratum_dependence_on_the_coordinates():
         back = torch.cat([A.mT @ white[:2], (white[2] - white[:2] @ A @ a)[None]])
         gaps[eps] = gap(back, raw)
     assert gaps[0.0] < 1e-9 and gaps[1e-6] < 1e-3 < gaps[1e-2]
+
+
+def test_erratum_full_batches():
+    """At the step size 1, natural steps on all samples converge; on batches of 100 they run away until the metric vanishes."""
+    x, y = single.digits("3v5", 7, 800, 0)
+    w = start = x.new_zeros(x.shape[1] + 1)
+    for _ in range(8):
+        w = relative.neuron_step(w, x, y)
+    assert float(cross_entropy(w, x, y)) < 0.1
+    with pytest.raises(ValueError, match="G . damping I"):
+        for i in torch.arange(800).split(100) * 8:
+            start = relative.neuron_step(start, x[i], y[i])
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ SMALL = {
     "prong_backward": {"updates": 4},
     "prong_conditioning": {"images": 200, "eps": (1e-6, 1e-2)},
     "prong_conditioning_during": {"images": 200, "updates": 4, "every": 2},
+    "prong_alignment": {"images": 100, "before": 2, "lags": (0, 1)},
     "prong_convolutional": {"train": 100, "validation": 50, "test": 50, "updates": 4, "short": 2, "every": 2, "repeats": 1},
     "prong_time": {"updates": 1, "repeats": 1},
 }  # fmt: skip
@@ -194,6 +195,26 @@ def test_conditions_by_hand():
     assert found == pytest.approx(expected) and set(found) == set(fisher.DEFINITIONS)
     flat = fisher.conditions(torch.eye(4, dtype=torch.float64))
     assert all(flat[name] == pytest.approx(1) for name in flat if name != "spread") and flat["spread"] == 0
+
+
+def test_prong_is_aligned_where_its_assumptions_hold():
+    """With one layer, and outputs whose Fisher matrix is a multiple of the identity, PRONG is the natural gradient."""
+    x, t = fisher.digits()[0][:200], fisher.digits()[1][:200]
+    model = fisher.tanh_network((100, 10), generator())
+    with torch.no_grad():
+        model[0].weight.zero_()  # equal probabilities: F(r) = I/10 - 1/100, and gradients sum to 0
+    cosines = fisher.alignment(model, x, t, [fisher.second_moment(model, 0, x)], 1e-2)
+    assert cosines["prong"] > 0.99 and cosines["gradient"] < 0.9
+    wrong = fisher.alignment(model, x, t, [torch.eye(101, dtype=x.dtype)], 1e-2)
+    assert wrong["prong"] < 0.95
+
+
+def test_no_direction_is_multiplied_by_more_than_one_over_epsilon():
+    x = fisher.digits()[0][:200]
+    for eps in (1e-6, 1e-2):
+        U, _ = layers.whitening_pair(torch.cov(x.mT, correction=0), eps)
+        gain = torch.linalg.eigvalsh(U.mT @ U)
+        assert float(gain[-1]) == pytest.approx(1 / eps, rel=1e-6), "a constant pixel gets all of it"
 
 
 def test_batch_norm_is_measured_at_rest():

@@ -174,3 +174,41 @@ class Training:
         if whitened:
             A = whitened_map(whitened[self.middle].c, whitened[self.middle].U)
         return conditions(in_coordinates(layer_fisher(model, layer, x), A))
+
+
+def flat_gradient(model: nn.Module, layer: nn.Linear, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of one layer as (units, inputs + 1): weights and bias of each unit."""
+    loss = LIKELIHOOD.nll(model(x), t).mean()
+    W, b = torch.autograd.grad(loss, [layer.weight, layer.bias])
+    return torch.cat([W, b[:, None]], 1)
+
+
+@torch.no_grad()
+def second_moment(model: nn.Sequential, place: int, x: torch.Tensor) -> torch.Tensor:
+    """Return the mean of [h; 1] [h; 1]^T for the input of the layer at ``place``."""
+    h = model[:place](x)
+    h = torch.cat([h, torch.ones_like(h[:, :1])], 1)
+    return h.mT @ h / len(h)
+
+
+def alignment(
+    model: nn.Sequential, x: torch.Tensor, t: torch.Tensor, moments: list[torch.Tensor], eps: float
+) -> dict[str, float]:
+    """Return the cosine of the natural gradient of each layer with PRONG's step and with the gradient, averaged.
+
+    PRONG's step uses the given second moments of the layers' inputs. The exact block of the Fisher matrix is damped as
+    PRONG damps: epsilon times the mean eigenvalue of the gradients' factor.
+    """
+    found: dict[str, list[float]] = {"prong": [], "gradient": []}
+    for (place, layer), moment in zip(linear_layers(model), moments, strict=True):
+        g = flat_gradient(model, layer, x, t)
+        damping = torch.ones(len(moment), dtype=g.dtype)
+        damping[-1] = 0
+        F = layer_fisher(model, layer, x)
+        present = second_moment(model, place, x)
+        scale = float(F.trace() / present.trace()) / len(g)
+        natural = torch.linalg.solve(F + scale * eps * torch.eye(len(F), dtype=F.dtype), g.flatten())
+        prong = torch.linalg.solve(moment + eps * torch.diag(damping), g.mT).mT
+        for name, step in (("prong", prong), ("gradient", g)):
+            found[name].append(float(torch.cosine_similarity(step.flatten(), natural, dim=0)))
+    return {name: sum(values) / len(values) for name, values in found.items()}

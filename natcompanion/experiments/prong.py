@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from natcompanion import layers
 from natcompanion.experiments import Settings, experiment
 from natcompanion.experiments import _prong_convolutional as maps
 from natcompanion.experiments import _prong_fisher as fisher
@@ -166,6 +167,44 @@ def conditioning_during(settings: ConditioningDuring) -> dict:
     }  # fmt: skip
 
 
+# ---------------------------------------------------------------------------------------------------------- Section 3.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment(Settings):
+    """The network of Figure 2, updates before the whitening, and the updates after it at which the steps are compared."""
+
+    widths: tuple[int, ...] = (100, 20, 20, 10)
+    images: int = 1000
+    before: int = 100
+    lags: tuple[int, ...] = (0, 10, 30, 100, 300)
+    rate: float = 1e-2
+    batch: int = 100
+    eps: float = 1e-2
+
+
+@experiment("prong_alignment", quick=Alignment())
+def alignment(settings: Alignment) -> dict:
+    """Cosine of PRONG's step with the natural gradient of each layer, by the age of the whitening."""
+    x, t = fisher.digits()
+    run = fisher.Training(
+        "prong", settings.rate, x, t, settings.generator(), widths=settings.widths, period=100, batch=settings.batch,
+        eps=settings.eps,
+    ).train(settings.before)  # fmt: skip
+    watched = x[: settings.images], t[: settings.images]
+    found: dict[str, list[float]] = {"stale": [], "fresh": [], "gradient": []}
+    old: list[torch.Tensor] = []
+    for lag, last in zip(settings.lags, (0, *settings.lags), strict=False):
+        model = layers.canonical_model(run.train(lag - last).model)
+        new = [fisher.second_moment(model, place, watched[0]) for place, _ in fisher.linear_layers(model)]
+        old = old or new
+        stale = fisher.alignment(model, *watched, old, settings.eps)
+        found["stale"].append(stale["prong"])
+        found["gradient"].append(stale["gradient"])
+        found["fresh"].append(fisher.alignment(model, *watched, new, settings.eps)["prong"])
+    return {key: [round(value, 4) for value in values] for key, values in found.items()}
+
+
 # --------------------------------------------------------------------------------------------- Section 4.1, Figure 3a-b
 
 
@@ -194,7 +233,7 @@ class Sensitivity(Settings):
     "prong_sensitivity",
     quick=Sensitivity(),
     chapter=Sensitivity(
-        size=14, widths=(196, 100, 50, 25, 10), updates=500, every=20, repeats=5, period=100, rates=(1e-3, 3e-3, 1e-2, 3e-2)
+        size=14, widths=(196, 100, 50, 25, 10), updates=300, every=10, repeats=5, period=100, rates=(1e-3, 3e-3, 1e-2, 3e-2)
     ),
 )  # fmt: skip
 def sensitivity(settings: Sensitivity) -> dict:
@@ -333,8 +372,8 @@ CONVOLUTIONAL_SECOND = {"rmsprop": (0.9, 0.99), "prong": (1e-1, 1e-2), "prong+":
     "prong_convolutional",
     quick=Convolutional(),
     chapter=Convolutional(
-        train=10_000, validation=2000, test=10_000, maps=(8, 16), updates=500, short=100, kept=2,
-        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1), repeats=5, every=50,
+        train=10_000, validation=2000, test=10_000, maps=(8, 16), updates=300, short=60, kept=2,
+        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1), repeats=5, every=30,
     ),
     paper=Convolutional(
         data="cifar10", size=32, crop=24, train=40_000, validation=5000, test=10_000, maps=(64, 128, 256), updates=40_000,

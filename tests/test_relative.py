@@ -382,6 +382,18 @@ def test_rank():
         relative.rank(-G)
 
 
+def test_parameters_that_require_gradients():
+    """Metrics can be differentiated; what returns numbers or a step ignores the graph."""
+    w = W[0].clone().requires_grad_()
+    trace = relative.neuron_rfim(w, X, "tanh").trace()
+    assert float(torch.autograd.grad(trace, w)[0].norm()) > 0.1
+    y = tensor([0.0, 1.0, 1.0])
+    assert relative.relative_damping(relative.neuron_rfim(w, X, "sigmoid")) > 0
+    assert not relative.neuron_step(w, X, y).requires_grad
+    assert relative.sharp_ratio(torch.ones(4, requires_grad=True), 0.5) == (1.0, 0.0)
+    assert not relative.network_rfim(network(), batch(), Categorical())[0].requires_grad
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ def relative_damping(G: torch.Tensor, eps: float = 1e-2) -> float:
 
     Source: rfim Section 5.1, after Eq. 30.
     """
-    return check.non_negative(eps, "eps") * float(check.square(G, "G").diagonal().mean())
+    return check.non_negative(eps, "eps") * float(check.square(G, "G").detach().diagonal().mean())
 
 
 def neuron_step(
@@ -48,6 +48,7 @@ def neuron_step(
     -----
     Source: rfim Eq. 28 to 30.
     """
+    w = w.detach()
     G = neuron_rfim(w, x, "sigmoid")
     _, rows, _ = _inputs(w[None], x)
     if y.shape != (len(rows),):
@@ -74,5 +75,5 @@ def sharp_ratio(costs: torch.Tensor, tau: float) -> tuple[float, float]:
         raise ValueError(f"costs: expected one number an iteration, got shape {tuple(costs.shape)}")
     if check.positive(tau, "tau") > 1:
         raise ValueError(f"tau: expected a share in (0, 1], got {tau!r}")
-    last = costs.double()[-max(1, round(tau * len(costs))) :]
+    last = costs.detach().double()[-max(1, round(tau * len(costs))) :]
     return float(last.mean()), float(last.std(correction=0))

@@ -170,6 +170,23 @@ def test_erratum_dual_affine_map():
     assert gap(moved, torch.linalg.solve(A, H)) > 0.1
 
 
+def test_mixed_coordinates_make_the_metric_block_diagonal():
+    """Of an exponential family, some natural and the other moment parameters; the two bases are dual."""
+    theta = tensor([0.4, -0.7, 0.2])
+    potential = lambda t: torch.logsumexp(torch.cat([t, t.new_zeros(1)]), 0)
+    information = hessian(potential)(theta)
+    log_p = lambda t, y: torch.cat([t, t.new_zeros(1)])[y] - potential(t)
+    assert gap(information, reference.rfim(log_p, theta, torch.arange(4))) < 1e-12
+    to_mixed = lambda t: torch.cat([t[:1], torch.func.grad(potential)(t)[1:]])  # (Θ_1, H_2, H_3)
+    J = torch.linalg.inv(torch.func.jacrev(to_mixed)(theta))  # dΘ / dΩ
+    mixed = J.mT @ information @ J
+    assert float(mixed[0, 1:].norm()) < 1e-12 and float(information[0, 1:].norm()) > 0.1
+    by_moments = torch.linalg.inv(torch.func.jacrev(torch.func.grad(potential))(theta))  # columns d / dH_i
+    assert (
+        gap(by_moments.mT @ information, torch.eye(3)) < 1e-12
+    )  # <d / dH_i, d / dΘ_j> = 1 for i = j, else 0
+
+
 # Section 2 ------------------------------------------------------------------------------------------------------------
 
 V = tensor([[0.8, -0.5, 0.2]])

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from natcompanion import experiments, metrics
+from natcompanion import experiments, metrics, relative
+from natcompanion.experiments import _rfim_geometry as geometry
 from natcompanion.experiments import _rfim_neuron as single
 from natcompanion.experiments import rfim
 from natcompanion.likelihoods import Bernoulli
@@ -138,3 +139,49 @@ def test_a_small_figure_4_orders_the_methods_as_the_stored_one(pair):
 def test_stored_damping_gaps_fall_with_the_damping():
     gaps = experiments.load("rfim_damping").values("gap")
     assert gaps.shape[0] == 20 and (gaps[:, 0] > 50 * gaps[:, -1]).sum() >= 18
+
+
+# ------------------------------------------------------------------------------------------------------------ Section 4
+
+
+def test_ranks_obey_their_bounds_and_the_rfim_has_the_larger():
+    record = experiments.run("rfim_rank", n=(1, 5, 9), seed=3)
+    for n, full, blocks, own in zip(
+        (1, 5, 9), record["fisher"], record["fisher_blocks"], record["rfim"], strict=True
+    ):
+        assert full == n and blocks[:2] == [n, n]
+        assert own == [8 * min(n, 7), 8 * min(n, 9), min(n, 9)]
+
+
+def test_balanced_steps_change_no_response_by_more_than_the_radius():
+    record = experiments.run("rfim_balance", scale=10.0, steps=50)
+    assert record["largest_balanced"] <= 0.1 < record["largest_raw"]
+    assert record["change_balanced"] < record["change_raw"]
+
+
+def test_a_step_of_the_largest_eigenvector_reaches_the_radius():
+    metric = torch.diag(torch.tensor([4.0, 1.0], **F64))
+    delta = geometry.balanced(torch.tensor([[0.1, 0.0], [0.0, 0.1]], **F64), metric)
+    assert geometry.intrinsic(metric, delta).tolist() == pytest.approx([0.1, 0.05])
+    assert geometry.intrinsic(metric, torch.tensor([[0.1, 0.0]], **F64)).tolist() == pytest.approx([0.2])
+
+
+def test_normalized_inputs_have_a_uniform_diagonal_and_white_ones_the_identity():
+    x = normal(200, 5) @ normal(5, 5, seed=1) + 3
+    values = geometry.conditioning(torch.cat([x, torch.ones(200, 1, **F64)], 1), 0.0)
+    assert values["whitened"] == pytest.approx(0, abs=1e-9)
+    assert values["diagonal_normalized"] == pytest.approx(1) and values["diagonal_raw"] > 1.5
+    assert values["normalized"] < values["raw"]
+    G = relative.layer_rfim(normal(3, 6, seed=2), x, "linear")[1]
+    assert values["raw"] == pytest.approx(math.log10(metrics.condition_number(G)))
+
+
+def test_the_network_of_section_4_is_reproducible_and_its_inputs_are_those_of_the_layers():
+    model = geometry.network((3, 4, 2), "tanh", torch.Generator().manual_seed(0))
+    again = geometry.network((3, 4, 2), "tanh", torch.Generator().manual_seed(0))
+    x = normal(5, 3)
+    inputs = geometry.layer_inputs(model, x)
+    assert torch.equal(inputs[0], x) and torch.equal(inputs[1], torch.tanh(model[0](x)))
+    assert torch.equal(model(x), again(x))
+    h = geometry.tanh_responses(geometry.matrix(model[0]), x)
+    assert torch.allclose(h, inputs[1], atol=1e-12)

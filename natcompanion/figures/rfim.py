@@ -1,0 +1,453 @@
+"""The figures of the chapter on relative Fisher metrics."""
+
+import math
+from functools import cache
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
+from torch.nn.functional import elu, softplus
+
+from natcompanion import experiments
+from natcompanion.experiments import _rfim_neuron as single
+from natcompanion.experiments.rfim import TIMES
+from natcompanion.figures._show import digits
+from natcompanion.figures._style import (
+    BLACK,
+    BLUE,
+    FONT,
+    GREEN,
+    ORANGE,
+    SKY,
+    VERMILLION,
+    figure,
+    label,
+)
+from natcompanion.relative import nu
+
+NEURON = {
+    "activation": ["sigmoid", "tanh", "relu", "elu"],
+    "scale": [0.3, 1.0, 3.0],
+    "eps": [1e-6, 1e-2, 1.0],
+}
+NU = {"omega": [0.01, 0.1, 1.0], "iota": [0.0, 0.1, 0.3], "alpha": [0.5, 1.0, 1.5]}
+RANKS = {"layer": ["first", "second", "last"], "activation": ["tanh", "relu"]}
+FIGURE4 = {"problem": ["28 x 28, 800", "28 x 28, 200", "7 x 7, 800"], "pair": ["3v5", "4v9"]}
+DIVERGENCE = {"weight": [1.0, 2.0, 2.3, 4.0], "rate": [0.2, 1.0]}
+DAMPING = {"eps": [1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8], "rate": [0.3, 1.0], "pair": ["3v5", "4v9"]}
+
+METHODS = {
+    "GD": ("GD", VERMILLION, "-"), "WhiteGD": ("WhiteGD", ORANGE, "--"),
+    "NGD": ("NGD", SKY, "-"), "WhiteNGD": ("WhiteNGD", BLUE, "--"),
+}  # fmt: skip
+PROBLEMS = {"28 x 28, 800": ("paper", 800), "28 x 28, 200": ("paper", 200), "7 x 7, 800": ("quick", 800)}
+
+# ----------------------------------------------------------------------------------------------------- A single neuron
+
+
+@cache
+def plane_samples() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 60 correlated samples of mean zero in the plane, (60, 2), and labels 0 and 1 that overlap."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(60, 2, generator=generator, dtype=torch.float64) * torch.tensor(
+        [2.0, 0.7], dtype=torch.float64
+    )
+    turn = torch.tensor([[0.94, -0.342], [0.342, 0.94]], dtype=torch.float64)
+    x = (x - x.mean(0)) @ turn.mT
+    noise = torch.randn(60, generator=generator, dtype=torch.float64)
+    return x, (x @ torch.tensor([0.8, 1.5], dtype=torch.float64) + noise > 0).double()
+
+
+def neuron_loss(activation: str, a: torch.Tensor, t: torch.Tensor, omega: float, iota: float) -> torch.Tensor:
+    """Return -log p(t | a) up to a constant, (..., n): Bernoulli for sigmoid and tanh, Gaussian of variance 1 for relu and elu."""
+    if activation in ("sigmoid", "tanh"):
+        a = a if activation == "sigmoid" else 2 * a
+        return softplus(torch.where(t > 0.5, -a, a))
+    mean = elu(a) if activation == "elu" else omega * torch.logaddexp(iota * a / omega, a / omega)
+    return 0.5 * (mean - t).square()
+
+
+def neuron_steps(
+    activation: str, scale: float, eps: float, omega: float, iota: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor], dict[str, float]]:
+    """Return weights (2,), nu of each sample, the metric (2, 2), one step of each method, and the loss after it by name.
+
+    A natural step has size 1 and damping eps tr(g) / D. A gradient step has the size 1 / (largest eigenvalue
+    of the metric in its coordinates). The neuron has no bias, so that its parameters are a plane.
+    """
+    x, t = plane_samples()
+    w = scale * torch.tensor([0.96, -0.28], dtype=torch.float64)
+    options = {"omega": omega, "iota": iota} if activation == "relu" else {}
+    weight = nu(activation, x @ w, **options)
+    root = torch.linalg.cholesky(x.mT @ x / len(x))  # x = root z with white z; weights of z: root^T w
+    g = (x.mT * weight) @ x / len(x)
+    white = torch.linalg.solve_triangular(
+        root, torch.linalg.solve_triangular(root, g, upper=False).mT, upper=False
+    )
+
+    def loss(v: torch.Tensor) -> torch.Tensor:
+        return neuron_loss(activation, v @ x.mT, t, omega, iota).mean(-1)
+
+    gradient = torch.autograd.functional.jacobian(loss, w)
+    inward = torch.linalg.solve_triangular(root, gradient[:, None], upper=False)[
+        :, 0
+    ]  # gradient by the weights of z
+
+    def back(step: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(root.mT, step[:, None], upper=True)[:, 0]
+
+    steps = {
+        "GD": -gradient / torch.linalg.eigvalsh(g)[-1],
+        "WhiteGD": -back(inward) / torch.linalg.eigvalsh(white)[-1],
+        "NGD": -_damped(g, gradient, eps),
+        "WhiteNGD": -back(_damped(white, inward, eps)),
+    }
+    losses = {"start": float(loss(w))} | {name: float(loss(w + step)) for name, step in steps.items()}
+    return w, weight, g, steps, losses
+
+
+def _damped(g: torch.Tensor, gradient: torch.Tensor, eps: float) -> torch.Tensor:
+    return torch.linalg.solve(g + eps * g.trace() / len(g) * torch.eye(len(g), dtype=g.dtype), gradient)
+
+
+def draw_live_neuron(activation: str, scale: float, eps: float, omega: float, iota: float) -> Figure:
+    """Samples under the spotlight nu, and the weights with the metric as an ellipse and four steps."""
+    w, weight, g, steps, _ = neuron_steps(activation, scale, eps, omega, iota)
+    drawing, (data, plane) = figure(7.6, 2, height_ratios=[1, 1.15])
+    _draw_spotlight(data, activation, w, weight, omega, iota)
+    _draw_steps(plane, activation, w, g, steps, omega, iota)
+    drawing.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=FONT["legend"],
+                   frameon=False, handlelength=1.4, columnspacing=1.0)  # fmt: skip
+    return drawing
+
+
+def _draw_spotlight(
+    panel: Axes, activation: str, w: torch.Tensor, weight: torch.Tensor, omega: float, iota: float
+) -> None:
+    x, t = plane_samples()
+    across, up = (
+        torch.linspace(-5.5, 5.5, 120, dtype=torch.float64),
+        torch.linspace(-3.2, 3.2, 80, dtype=torch.float64),
+    )
+    grid = torch.stack(torch.meshgrid(across, up, indexing="xy"), -1)
+    options = {"omega": omega, "iota": iota} if activation == "relu" else {}
+    field = nu(activation, grid @ w, **options)
+    panel.imshow(field.numpy(), origin="lower", extent=(-5.5, 5.5, -3.2, 3.2), cmap="YlOrBr", vmin=0, vmax=1.6 * float(field.max()),
+                 aspect="equal", alpha=0.75, interpolation="bilinear")  # fmt: skip
+    size = 8 + 60 * weight / float(field.max())
+    for value, marker, color in ((0, "o", VERMILLION), (1, "^", BLUE)):
+        panel.scatter(
+            *x[t == value].T, s=size[t == value], marker=marker, color=color, edgecolor="white", linewidth=0.5
+        )
+    normal = torch.tensor([-w[1], w[0]]) / w.norm()
+    panel.plot(*torch.stack([-7 * normal, 7 * normal]).T, color=BLACK, linewidth=1)
+    panel.set(xlim=(-5.5, 5.5), ylim=(-3.2, 3.2))
+    label(panel, r"Samples: the spotlight $\nu$", "$x_1$", "$x_2$")
+
+
+def _draw_steps(
+    panel: Axes,
+    activation: str,
+    w: torch.Tensor,
+    g: torch.Tensor,
+    steps: dict[str, torch.Tensor],
+    omega: float,
+    iota: float,
+) -> None:
+    x, t = plane_samples()
+    size = torch.sqrt(steps["NGD"] @ g @ steps["NGD"])
+    lam, vectors = torch.linalg.eigh(g)
+    axes = 2 * size / lam.clamp_min(1e-12).sqrt()
+    angle = math.degrees(math.atan2(float(vectors[1, 0]), float(vectors[0, 0])))
+    panel.add_patch(Ellipse(w.tolist(), float(axes[0]), float(axes[1]), angle=angle, fill=False, edgecolor=BLACK,
+                            linewidth=1.5))  # fmt: skip
+    reach = 1.15 * max(float(step.norm()) for step in steps.values())
+    reach = max(reach, 0.6 * float(axes[0]))
+    line = torch.linspace(-1, 1, 60, dtype=torch.float64)
+    grid = w + torch.stack(torch.meshgrid(1.6 * reach * line, reach * line, indexing="xy"), -1)
+    loss = neuron_loss(activation, grid @ x.mT, t, omega, iota).mean(-1)
+    panel.contour(grid[0, :, 0], grid[:, 0, 1], loss, np.quantile(loss, [0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7]),
+                  colors="0.8", linewidths=0.8)  # fmt: skip
+    for name, step in steps.items():
+        text, color, line_style = METHODS[name]
+        end = w + step
+        panel.plot(*torch.stack([w, end]).T, line_style, color=color, linewidth=2.2, label=text)
+        panel.plot(*end, "o", color=color, markersize=6)
+    panel.plot(*w, "s", color=BLACK, markersize=5)
+    panel.set(aspect="equal", xlim=(float(w[0]) - 1.6 * reach, float(w[0]) + 1.6 * reach),
+              ylim=(float(w[1]) - reach, float(w[1]) + reach))  # fmt: skip
+    label(panel, "Weights: the metric and one step", "$w_1$", "$w_2$")
+
+
+def describe_live_neuron(activation: str, scale: float, eps: float, omega: float, iota: float) -> str:
+    """Where nu is, the condition of the metric, and the loss after one step of each method."""
+    _, weight, g, _, losses = neuron_steps(activation, scale, eps, omega, iota)
+    ordered = weight.sort(descending=True).values.cumsum(0)
+    half = int((ordered < 0.5 * ordered[-1]).sum()) + 1
+    lam = torch.linalg.eigvalsh(g)
+    damping = eps * lam.mean()
+    after = ", ".join(f"{name} {digits(losses[name])}" for name in METHODS)
+    return (
+        f"A {activation} neuron at weight scale {scale:g}. Half of all ν falls on {half} of the {len(weight)} samples. The "
+        f"metric has condition number {digits(float(lam[1] / lam[0]))}, and {digits(float((lam[1] + damping) / (lam[0] + damping)))} "
+        f"with the damping ε = {eps:g}. Loss {digits(losses['start'])} before, and after one step: {after}."
+    )
+
+
+def draw_neuron(activation: str, scale: float, eps: float) -> Figure:
+    """The same at the smoothing and the leak of a plain ReLU."""
+    return draw_live_neuron(activation, scale, eps, 0.1, 0.0)
+
+
+def describe_neuron(activation: str, scale: float, eps: float) -> str:
+    """The same at the smoothing and the leak of a plain ReLU."""
+    return describe_live_neuron(activation, scale, eps, 0.1, 0.0)
+
+
+def draw_nu(omega: float, iota: float, alpha: float) -> Figure:
+    """nu of the four activations against the input of the neuron."""
+    drawing, (panel,) = figure(4.0)
+    a = torch.linspace(-4, 4, 801, dtype=torch.float64)
+    for name, options, color, line in (
+        ("tanh", {}, VERMILLION, "-"), ("sigmoid", {}, ORANGE, "-"),
+        ("relu", {"omega": omega, "iota": iota}, BLUE, "-"), ("elu", {"alpha": alpha}, GREEN, "--"),
+    ):  # fmt: skip
+        panel.plot(a, nu(name, a, **options), line, color=color, linewidth=2.2, label=name)
+    panel.set(xlim=(-4, 4), ylim=(-0.05, 2.35))
+    label(
+        panel,
+        r"$\nu$: where a neuron learns",
+        r"$\mathbf{w}^T\tilde{\mathbf{x}}$",
+        r"$\nu$",
+        legend="upper left",
+    )
+    return drawing
+
+
+def describe_nu(omega: float, iota: float, alpha: float) -> str:
+    """The value of smoothed ReLU at 0, its error at 0.5, and the jump of ELU."""
+    at = torch.tensor([0.0, 0.5], dtype=torch.float64)
+    zero, half = nu("relu", at, omega=omega, iota=iota).tolist()
+    jump = 1 - alpha**2
+    return (
+        f"ν of tanh is 1 at 0, that of the sigmoid 0.25. Smoothed ReLU with ω = {omega:g}, ι = {iota:g} has {digits(zero)} at 0 and "
+        f"{digits(half)} at 0.5, where hard ReLU has 1. ELU with α = {alpha:g} jumps at 0 "
+        f"{'by ' + digits(round(jump, 6)) if jump else 'not at all'}."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ Section 4
+
+LAYERS = {"first": 0, "second": 1, "last": 2}
+
+
+def _ranks(layer: str, activation: str) -> tuple[list[int], np.ndarray, np.ndarray, tuple[int, int]]:
+    record = experiments.load("rfim_rank").select(activation=activation).records[0]
+    row = LAYERS[layer]
+    block, relative = (np.array(record[key])[:, row] for key in ("fisher_blocks", "rfim"))
+    return list(record["n"]), block, relative, tuple(record["shapes"][row])
+
+
+def draw_ranks(layer: str, activation: str) -> Figure:
+    """Rank of one layer's block of the Fisher matrix and of its RFIM, with the bounds, against the number of samples."""
+    n, block, relative, (m, d) = _ranks(layer, activation)
+    drawing, (panel,) = figure(4.0)
+    bound = [min(k * m, m * d) for k in n]
+    panel.plot(n, bound, ":", color=BLACK, linewidth=1.6, label="bound $n D_h$, or all parameters")
+    panel.plot(
+        n, [min(k, m * d) for k in n], ":", color="0.55", linewidth=1.6, label="bound $n$, or all parameters"
+    )
+    panel.plot(n, relative, "o-", color=BLUE, linewidth=2, markersize=5, label="RFIM of the layer")
+    panel.plot(
+        n, block, "s-", color=VERMILLION, linewidth=2, markersize=5, label="its block of the Fisher matrix"
+    )
+    panel.set(xlim=(0, max(n) + 1), ylim=(0, 78))
+    label(
+        panel, f"Rank, {layer} layer: {m} x {d} parameters", "number of samples", "rank", legend="lower right"
+    )
+    return drawing
+
+
+def describe_ranks(layer: str, activation: str) -> str:
+    """Both ranks at three numbers of samples."""
+    n, block, relative, (m, d) = _ranks(layer, activation)
+    parts = [
+        f"{relative[i]} against {block[i]} with n = {n[i]}"
+        for i in (n.index(1), n.index(5), n.index(20), n.index(60))
+    ]
+    return (
+        f"The {layer} layer of a 6-8-8-1 {activation} network has {m * d} parameters. Rank of its RFIM against that of its block "
+        f"of the Fisher matrix: {', '.join(parts)}."
+    )
+
+
+# --------------------------------------------------------------------------------------------------- Section 5.1, Figure 4
+
+
+def figure4_record(problem: str, pair: str) -> experiments.Result:
+    """Return the stored record of one panel of Figure 4."""
+    preset, n = PROBLEMS[problem]
+    return experiments.load("rfim_figure4", preset).select(n=n, pair=pair).records[0]
+
+
+def draw_figure4(problem: str, pair: str) -> Figure:
+    """Loss of the four methods, mean of the logarithm over the runs with their range."""
+    record = figure4_record(problem, pair)
+    drawing, (panel,) = figure(4.4)
+    times = np.array([t for t in TIMES if t <= record.settings["epochs"]])
+    for name, (text, color, line) in METHODS.items():
+        curves = np.array(record[f"log_curves_{name}"])
+        panel.fill_between(
+            times + 1, 10 ** curves.min(0), 10 ** curves.max(0), color=color, alpha=0.15, linewidth=0
+        )
+        panel.loglog(times + 1, 10 ** curves.mean(0), line, color=color, linewidth=2.2, label=text)
+    low, high = (1e-13, 1e4) if not problem.startswith("7") else (1e-6, 10)
+    panel.set(xlim=(1, 101), ylim=(low, high))
+    excess = "loss" if not problem.startswith("7") else "loss above the minimum"
+    label(
+        panel,
+        f"{pair.replace('v', ' against ')}, {problem} digits",
+        "1 + number of epochs",
+        excess,
+        legend="upper right",
+    )
+    return drawing
+
+
+def describe_figure4(problem: str, pair: str) -> str:
+    """Best configuration and mean end of each method."""
+    record = figure4_record(problem, pair)
+    parts = []
+    for name in METHODS:
+        end = np.mean(record[f"excess_{name}"])
+        text = "the floor of 1e-12" if end <= 1.0001e-12 else digits(float(f"{end:.2g}"))
+        parts.append(
+            f"{name} {text} (step size {record[f'rate_{name}']:g}, momentum {record[f'momentum_{name}']:g})"
+        )
+    kind = "Loss" if record["separable"] else "Loss above its minimum"
+    return (
+        f"{kind} after 100 epochs, mean of {record.settings['runs']} runs, each method at the best of the paper's grid: "
+        f"{', '.join(parts)}. The classes are linearly separable in {record['separable']} runs."
+    )
+
+
+@cache
+def _pair(pair: str, coordinates: str) -> single.Neuron:
+    return single.neuron(*single.digits(pair, 7, 800, 0), coordinates, smallest=1e-14)
+
+
+@cache
+def _natural_curves(eps: float, rate: float, pair: str) -> dict[str, torch.Tensor]:
+    rates, still = torch.tensor([[rate], [0.0]], dtype=torch.float64)
+    return {
+        name: single.train(_pair(pair, name), True, rates, still, epochs=40, eps=eps)[0]
+        for name in ("raw", "white")
+    }
+
+
+@cache
+def _least(pair: str) -> float:
+    return _pair(pair, "white").minimum()
+
+
+def draw_damping(eps: float, rate: float, pair: str) -> Figure:
+    """NGD and WhiteNGD at one step size and one damping."""
+    drawing, (panel,) = figure(4.0)
+    for name, coordinates in (("NGD", "raw"), ("WhiteNGD", "white")):
+        text, color, line = METHODS[name]
+        excess = _natural_curves(eps, rate, pair)[coordinates] - _least(pair)
+        panel.semilogy(
+            excess.clamp_min(1e-9), line, color=color, linewidth=3 if line == "-" else 2, label=text
+        )
+    panel.set(xlim=(0, 40), ylim=(1e-7, 1))
+    label(
+        panel,
+        f"{pair.replace('v', ' against ')}, damping ε = {eps:g}",
+        "epochs",
+        "loss above the minimum",
+        legend="upper right",
+    )
+    return drawing
+
+
+def describe_damping(eps: float, rate: float, pair: str) -> str:
+    """The largest distance of the two curves, and the epochs to 0.001."""
+    curves = _natural_curves(eps, rate, pair)
+    gap = float((curves["raw"] - curves["white"]).abs().max())
+    epochs = [int(single.epochs_to(curves[name], _least(pair) + 1e-3)) for name in ("raw", "white")]
+    words = [f"{e} epochs" if e <= 40 else "more than 40 epochs" for e in epochs]
+    return (
+        f"With ε = {eps:g} and step size {rate:g} the loss curves differ by at most {digits(float(f'{gap:.1g}'))}. NGD reaches 0.001 above the "
+        f"minimum after {words[0]}, WhiteNGD after {words[1]}."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ Section 6
+
+
+def balanced_neuron_path(start: float, rate: float, natural: bool, steps: int = 30) -> list[float]:
+    """Return the weight of a sigmoid neuron that sees the input 1 with both labels equally often; ends beyond 1e6.
+
+    The loss is log(1 + e^w) - w/2, its minimum 0, the gradient s(w) - 1/2, the metric s(w) s(-w), and their ratio
+    sinh(w).
+    """
+    path = [start]
+    while len(path) <= steps and abs(path[-1]) < 1e6:
+        w = path[-1]
+        step = math.sinh(min(max(w, -300), 300)) if natural else 1 / (1 + math.exp(-w)) - 0.5
+        path.append(w - rate * step)
+    return path
+
+
+def draw_divergence(weight: float, rate: float) -> Figure:
+    """The weight along the gradient and the natural gradient."""
+    drawing, (panel,) = figure(3.8)
+    for natural, text, color in ((False, "gradient", VERMILLION), (True, "natural gradient", BLUE)):
+        path = np.clip(balanced_neuron_path(weight, rate, natural), -12, 12)
+        panel.plot(path, "o-", color=color, linewidth=2, markersize=4, label=text)
+    panel.axhline(0, color="0.7", linewidth=1)
+    panel.set(xlim=(-0.5, 30), ylim=(-10, 10))
+    label(panel, "The goal is weight 0", "step", "weight", legend="upper right")
+    return drawing
+
+
+def describe_divergence(weight: float, rate: float) -> str:
+    """Where both are after 30 steps."""
+    ends = {}
+    for name, natural in (("gradient", False), ("natural gradient", True)):
+        path = balanced_neuron_path(weight, rate, natural)
+        gone = abs(path[-1]) >= 1e6
+        ends[name] = (
+            f"beyond a million after {len(path) - 1} steps"
+            if gone
+            else f"at {digits(round(path[-1], 6))} after 30 steps"
+        )
+    return (
+        f"From weight {weight:g} with step size {rate:g} the gradient is {ends['gradient']}, the natural gradient "
+        f"{ends['natural gradient']}. The goal is 0."
+    )
+
+
+# --------------------------------------------------------------------------------------------- Numbers for the text
+
+
+def settings() -> dict[str, float]:
+    """Return the settings and results of the stored experiments that the chapter's text mentions, by name."""
+    pooled, balance = experiments.load("rfim_figure4"), experiments.load("rfim_balance")
+    return {
+        "balance_radius": balance.records[0].settings["radius"],
+        "balance_networks": len(balance.select(scale=1.0)),
+        "n_large": PROBLEMS["28 x 28, 800"][1],
+        "damping_draws": len(experiments.load("rfim_damping")),
+        "stable_raw": float(pooled.values("stable_rate_raw").mean()),
+        "stable_white": float(pooled.values("stable_rate_white").mean()),
+    }
+
+
+def epochs_text(record: experiments.Result, method: str, target: float) -> str:
+    """Return the median number of epochs to a target of the stored Figure 4, or that it is not reached."""
+    row = record[f"epochs_{method}"][record.settings["targets"].index(target)]
+    middle = float(np.median(row))
+    return digits(middle) if middle <= record.settings["epochs"] else "never"

@@ -290,15 +290,15 @@ DIGITS, FASHION = Figure5(steps=1000), Figure5(data="fashion", steps=2200)
 @experiment(
     "rfim_figure5",
     quick=Figure5(), digits=DIGITS, digits_tuning=replace(DIGITS, steps=500, tests=0),
-    fashion=FASHION, fashion_tuning=replace(FASHION, steps=1100, tests=0),
+    fashion=FASHION, fashion_tuning=replace(FASHION, steps=1100, tests=0), sliders=Figure5(tests=0),
     paper=Figure5(data="mnist", steps=55_000, smooth=100),
 )  # fmt: skip
 def figure5(settings: Figure5) -> dict:
     """Learning curve of the 784-64-64-64-10 ReLU network by one method: cost per iteration, sharp ratio, test error."""
     split = training.load(settings.data, settings.seed)
     sizes = (split.x.shape[1], *settings.hidden, 10)
-    normalization = settings.method.partition("_bn")[2]
-    model = training.network(sizes, normalization and "bn" + normalization, settings.generator())
+    normalization = settings.method.partition("_")[2] if "_bn" in settings.method else ""
+    model = training.network(sizes, normalization, settings.generator())
     optimizer = training.optimizer(
         settings.method, model, settings.rate, eps=settings.eps, period=settings.period, decay=settings.decay, every=settings.every
     )  # fmt: skip
@@ -317,3 +317,37 @@ def figure5(settings: Figure5) -> dict:
         "train_cost": final, "test_cost": [training.short(cost) for cost, _ in tests],
         "test_error": [error for _, error in tests], "milliseconds": 1e3 * seconds,
     }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime(Settings):
+    """One turn of every method: iterations, which must be a multiple of the period, and iterations where T is 1."""
+
+    data: str = "digits"
+    hidden: tuple[int, ...] = (64, 64, 64)
+    batch: int = 100
+    steps: int = 100
+    steps_each: int = 10
+
+
+@experiment("rfim_step_time", quick=StepTime())
+def step_time(settings: StepTime) -> dict:
+    """Milliseconds of processor time that an iteration of Figure 5 takes, by method, after one turn to warm up."""
+    split = training.load(settings.data, settings.seed)
+    sizes = (split.x.shape[1], *settings.hidden, 10)
+    options = {"eps": 0.03, "period": settings.steps, "decay": 0.995}
+    ways = {"sgd": {}, "sgd_bna": {}, "sgd_bnb": {}, "adam": {}, "rngd": {}, "rngd_every_batch": {"every": 1},
+            "rngd_each_step": {"every": 1, "period": 1}}  # fmt: skip
+    values = {}
+    for name, changes in ways.items():
+        method = name if "every" not in changes else "rngd"
+        normalization = method.partition("_")[2]
+        model = training.network(sizes, normalization, settings.generator())
+        optimizer = training.optimizer(method, model, 1e-3 if method == "adam" else 0.1, **{**options, **changes})
+        steps = settings.steps_each if name == "rngd_each_step" else settings.steps
+        for _ in range(2):
+            _, seconds = training.train(
+                model, optimizer, split.x, split.t, steps, settings.batch, settings.generator(1)
+            )
+        values[name] = 1e3 * seconds
+    return values

@@ -144,7 +144,7 @@ class ConditioningDuring(Settings):
     "prong_conditioning_during",
     quick=ConditioningDuring(),
     chapter=ConditioningDuring(
-        images=2000, updates=500, every=20, rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+        images=2000, updates=300, every=20, rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
     ),
 )
 def conditioning_during(settings: ConditioningDuring) -> dict:
@@ -233,7 +233,7 @@ class Sensitivity(Settings):
     "prong_sensitivity",
     quick=Sensitivity(),
     chapter=Sensitivity(
-        size=14, widths=(196, 100, 50, 25, 10), updates=300, every=10, repeats=5, period=100, rates=(1e-3, 3e-3, 1e-2, 3e-2)
+        size=14, widths=(196, 100, 50, 25, 10), updates=300, every=10, repeats=5, period=100, rates=(1e-3, 3e-3, 1e-2)
     ),
 )  # fmt: skip
 def sensitivity(settings: Sensitivity) -> dict:
@@ -281,8 +281,8 @@ class Backward(Settings):
     "prong_backward",
     quick=Backward(),
     chapter=Backward(
-        size=14, widths=(196, 100, 50, 25, 10), updates=300, period=100,
-        rates=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), second=(1e-1, 1e-3), repeats=5,
+        size=14, widths=(196, 100, 50, 25, 10), updates=200, period=100,
+        rates=(1e-4, 1e-3, 1e-2, 1e-1, 1.0), second=(1e-1, 1e-3), repeats=5,
     ),
 )  # fmt: skip
 def backward(settings: Backward) -> dict:
@@ -372,8 +372,8 @@ CONVOLUTIONAL_SECOND = {"rmsprop": (0.9, 0.99), "prong": (1e-1, 1e-2), "prong+":
     "prong_convolutional",
     quick=Convolutional(),
     chapter=Convolutional(
-        train=10_000, validation=2000, test=10_000, maps=(8, 16), updates=300, short=60, kept=2,
-        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1), repeats=5, every=30,
+        train=10_000, validation=2000, test=10_000, maps=(8, 16), updates=240, short=40, kept=2,
+        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1), repeats=5, every=20,
     ),
     paper=Convolutional(
         data="cifar10", size=32, crop=24, train=40_000, validation=5000, test=10_000, maps=(64, 128, 256), updates=40_000,

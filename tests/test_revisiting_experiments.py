@@ -92,6 +92,20 @@ def test_a_metric_with_more_of_one_class():
     assert values["ratio_doubled"] < 0.9 * values["ratio_balanced"]
 
 
+def test_rank_correlation_of_curvature_and_variance(monkeypatch):
+    """1 where the covariance is the metric itself, -1 where it is its inverse."""
+    fisher = metrics.fisher
+    for power, expected in ((1, 1.0), (-1, -1.0)):
+
+        def covariance(model, x, t, likelihood, power=power):
+            values, vectors = torch.linalg.eigh(fisher(model, x, likelihood))
+            return (vectors * values.clamp_min(1e-15) ** power) @ vectors.mT
+
+        monkeypatch.setattr(metrics, "gradient_covariance", covariance)
+        values = comparisons.variances(torch.Generator().manual_seed(0), 30)
+        assert values["random"] == values["likeliest"] == pytest.approx(expected, abs=1e-3)
+
+
 def test_moving_and_moving_back():
     model = comparisons.small_network(torch.Generator().manual_seed(0))
     before = [p.detach().clone() for p in model.parameters()]

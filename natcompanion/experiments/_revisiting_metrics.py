@@ -95,6 +95,24 @@ def unbalanced(generator: torch.Generator, examples: int, updates: int, rate: fl
     return values
 
 
+def variances(generator: torch.Generator, examples: int) -> dict:
+    """Return the rank correlation of the curvature of the KL divergence with the variance of the gradients.
+
+    Over the eigenvectors of G outside its null space; for labels drawn at random, and for the model's likeliest ones.
+    """
+    model = small_network(generator)
+    x, t = normal(generator, examples, 6), torch.randint(4, (examples,), generator=generator)
+    curvature, vectors = torch.linalg.eigh(metrics.fisher(model, x, LIKELIHOOD))
+    kept = curvature > 1e-10 * curvature[-1]
+    values = {}
+    for name, labels in (("random", t), ("likeliest", model(x).argmax(1))):
+        C = metrics.gradient_covariance(model, x, labels, LIKELIHOOD)
+        variance = ((C @ vectors) * vectors).sum(0)
+        ranks = torch.stack([v[kept].argsort().argsort().double() for v in (curvature, variance)])
+        values[name] = float(torch.corrcoef(ranks)[0, 1])
+    return values
+
+
 def plateau(generator: torch.Generator, factors: tuple[float, ...], damping: float) -> dict:
     """Return, for each factor on the input weights, the KL divergence moved by a step of size 0.01 of each method."""
     model = small_network(generator)

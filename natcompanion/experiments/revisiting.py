@@ -99,6 +99,19 @@ def convergence(settings: Convergence) -> dict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Variances(Settings):
+    """Examples in the batch."""
+
+    examples: int = 200
+
+
+@experiment("revisiting_variances", quick=Variances())
+def variances(settings: Variances) -> dict:
+    """Whether the directions in which the model changes little are those in which the gradients vary little."""
+    return comparisons.variances(settings.generator(), settings.examples)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plateau(Settings):
     """Factors on the input weights: the larger, the more saturated the hidden units."""
 

@@ -14,7 +14,7 @@ from torch import nn
 from natcompanion import metrics, reference, relative
 from natcompanion.experiments import _rfim_neuron as single
 from natcompanion.likelihoods import Bernoulli, Categorical
-from natcompanion.optim import RNGD, MirrorDescent, NaturalGradient
+from natcompanion.optim import RNGD, MirrorDescent, NaturalGradient, bregman_divergence
 from natcompanion.solvers import damped_solve
 from natcompanion.whitening import Whitener
 
@@ -908,6 +908,16 @@ def test_erratum_metric_of_mirror_descent():
     optimizer.step()
     assert gap(mirror.gradient(theta.detach()), right) < 1e-10
     assert gap(printed, right) > 0.1
+
+
+def test_erratum_gradient_in_the_bregman_divergence():
+    """The gradient is that at the second argument; at the first the printed form is never positive, and no distance."""
+    mirror, old = Softplus(), tensor([0.3, 0.8])
+    for new in (tensor([1.0, -0.5]), tensor([0.3, 0.9])):
+        right = bregman_divergence(mirror, new, old)
+        printed = mirror.value(new) - mirror.value(old) - (new - old) @ mirror.gradient(new)
+        assert float(right) > 0 > float(printed)
+        assert gap(printed, -bregman_divergence(mirror, old, new)) < 1e-12
 
 
 def test_erratum_two_roles_of_F():

@@ -166,7 +166,8 @@ class RNGD(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the parameter groups, the number of steps, and the metric and inverse of every layer."""
         layers = {name: {key: getattr(b, key) for key in STATE} for name, b in self.blocks.items()}
-        return {**super().state_dict(), "iteration": self.iteration, "layers": layers}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {**super().state_dict(), **counts, "layers": layers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
@@ -174,7 +175,8 @@ class RNGD(Optimizer):
         if set(layers) != set(self.blocks):
             raise ValueError(f"state_dict: expected the layers {list(self.blocks)}, got {list(layers)}")
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self.iteration = state_dict["iteration"]
+        for name in COUNTS:
+            setattr(self, name, state_dict[name])
         for name, block in self.blocks.items():
             for key in STATE:
                 value = layers[name][key]
@@ -185,7 +187,7 @@ class RNGD(Optimizer):
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("model", "iteration", "statistics_every", "memory_limit", "omega", "kinds", "activations", "first", "blocks")  # fmt: skip
+        own = ("model", *COUNTS, "memory_limit", "omega", "kinds", "activations", "first", "blocks")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -328,6 +330,7 @@ class RNGD(Optimizer):
         block.constant = total / len(inputs)
 
 
+COUNTS = ("iteration", "statistics_every")
 STATE = ("S", "identity", "share", "constant", "inverse", "live", "rest", "due")
 
 

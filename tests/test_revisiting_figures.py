@@ -44,6 +44,15 @@ def test_the_two_ratios_end_at_different_dampings():
     assert runs[0.1, "Eq. 30"] == pytest.approx(runs[0.1, "Martens"])
 
 
+def test_scipy_reports_success_on_both_systems_and_ours_do_not():
+    rows = figures.solvers_beside_scipy()
+    assert len(rows) == 6
+    for scipys, ours, qlp in (rows[:3], rows[3:]):
+        assert scipys[2] == "success" and float(scipys[3]) > 0.4
+        assert qlp[2] in ("converged", "least squares") and float(qlp[4]) == pytest.approx(1, abs=1e-2)
+        assert ours[2] == ("converged" if ours[3] == "below 1e-4" else "not converged: least squares")
+
+
 def test_solver_lengths_are_those_of_the_systems():
     """On another batch MINRES-QLP ends at the shortest solution, MINRES at a longer one; on the same batch all agree."""
     other, same = figures._solver_lengths("another", 0.0), figures._solver_lengths("the same", 0.0)

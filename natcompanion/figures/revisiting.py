@@ -4,6 +4,7 @@ import math
 from functools import cache
 
 import numpy as np
+import scipy.sparse.linalg
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -230,6 +231,33 @@ def describe_solvers(batch: str, damping: float) -> str:
         f"{100 * float(outside.norm() / g.norm()):.0f} % lies where the undamped metric is zero. Length of the step after 20 and "
         f"40 products: {'; '.join(parts)}. Shortest exact solution: {digits(lengths['exact'][0])}."
     )
+
+
+def solvers_beside_scipy() -> list[list]:
+    """Return rows (system, solver, what it says, relative residual, length over the shortest) for two systems."""
+    graded = torch.logspace(0, -8, 9, dtype=torch.float64).diag(), torch.ones(9, dtype=torch.float64)
+    rows = []
+    for name, (A, b) in (("diagonal, 1 to 1e-8", graded), ("metric on another batch", _system("another"))):
+        shortest = float((torch.linalg.pinv(A, rtol=1e-11, hermitian=True) @ b).norm())
+        x, info = scipy.sparse.linalg.minres(A.numpy(), b.numpy())
+        answers = [("SciPy's minres", "success" if info == 0 else "no success", torch.from_numpy(x))]
+        for solver in (minres, minres_qlp):
+            solution = solver(A, b)
+            text = solution.reason.name.lower().replace("_", " ")
+            answers.append(
+                (
+                    f"our {solver.__name__}",
+                    text if solution.converged else f"not converged: {text}",
+                    solution.x,
+                )
+            )
+        for solver, text, x in answers:
+            residual, length = float((b - A @ x).norm() / b.norm()), float(x.norm()) / shortest
+            rows.append([
+                name, solver, text, "below 1e-4" if residual < 1e-4 else f"{residual:.2f}",
+                f"{length:.3g}" if length < 10 else f"above {10 ** int(math.log10(length))}",
+            ])  # fmt: skip
+    return rows
 
 
 # ------------------------------------------------------------------------------------------------------------- Damping

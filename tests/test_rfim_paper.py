@@ -294,6 +294,20 @@ def test_equation_8():
     assert gap(steps["theta"], steps["lambda"]) > 0.1
 
 
+def test_online_natural_gradient_is_fisher_efficient():
+    """With step size 1/t the variance of the estimate comes to the Cramér-Rao bound; that of the gradient does not."""
+    runs, n, truth = 5000, 600, tensor(0.8)
+    draws = torch.Generator().manual_seed(0)
+    natural = plain = torch.zeros(runs, dtype=torch.float64)
+    for t in range(10, 10 + n):
+        y = (torch.rand(runs, generator=draws, dtype=torch.float64) < torch.sigmoid(truth)).double()
+        natural = natural - (torch.sigmoid(natural) - y) / relative.nu("sigmoid", natural) / t
+        plain = plain - (torch.sigmoid(plain) - y) / t
+    bound = 1 / (n * relative.nu("sigmoid", truth))
+    assert gap((natural - truth).square().mean(), bound) < 0.1  # the standard error is 2 percent
+    assert float((plain - truth).square().mean()) > 2 * float(bound)
+
+
 # Section 3 ------------------------------------------------------------------------------------------------------------
 
 
@@ -872,6 +886,24 @@ def test_batch_normalization_makes_the_diagonal_uniform():
         condition[name] = [metrics.condition_number(relative.linear_rfim(z)) for z in (x, y)]
     assert condition["independent"][0] > 1e5 and condition["independent"][1] < 1.2
     assert condition["mixed"][1] > 100
+
+
+def test_informative_samples_are_those_with_a_gradient():
+    """A ReLU neuron learns from the samples with nu = 1 only; its own metric whitens these, the linear one does not."""
+    model, x = network((3, 2, 1)), normal(400, 3, seed=1) + 0.5
+    model[1] = nn.ReLU()
+    W = weights(model[0])
+    nu = relative.nu("relu", relative.augment(x) @ W.mT)
+    assert 50 < float(nu[:, 0].sum()) < 350 and bool(((nu == 0) | (nu == 1)).all())
+    for sample, weight in zip(x[:30], nu, strict=False):
+        model.zero_grad()
+        model(sample[None]).square().sum().backward()
+        assert torch.equal(model[0].weight.grad.abs().sum(1) > 0, weight > 0)
+    rows = relative.augment(x)[nu[:, 0] == 1]
+    for G, white in ((relative.layer_rfim(W, x, "relu")[0], True), (relative.linear_rfim(x), False)):
+        z = torch.linalg.solve_triangular(torch.linalg.cholesky(G), rows.mT, upper=False)
+        off = (z @ z.mT / len(rows)).triu(1).abs().max()
+        assert bool(off < 1e-10) == white and bool(off > 0.1) != white
 
 
 # Section 6 ------------------------------------------------------------------------------------------------------------

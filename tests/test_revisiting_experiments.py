@@ -221,9 +221,18 @@ def test_an_update_that_does_not_repeat_is_counted(monkeypatch):
 
 
 def test_random_numbers_do_not_depend_on_the_device():
-    settings = Table1(device="cuda", seed=3)
-    drawn = torch.rand(4, generator=settings.draws())
+    drawn = torch.rand(4, generator=training.draws(Table1(device="cuda", seed=3), 1))
     assert torch.equal(drawn, torch.rand(4, generator=Table1(seed=3).generator(1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("restricted_mnist", TINY), ("digits", {}), ("why_unlabelled", {}), ("order", {"size": 7, "segment": 20, "batch": 20, "held_out": 50})],
+)  # fmt: skip
+def test_training_runs_on_the_device_of_its_settings(name, overrides):
+    """There is no second device here; on "meta", which holds no numbers, the first one that is read fails."""
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        experiments.run(f"revisiting_{name}", device="meta", **overrides)
 
 
 # The order of the data ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import torch
 
 from natcompanion.data import deformed_digits
-from natcompanion.experiments._revisiting_training import LIKELIHOOD, cross_entropy, error, mlp
+from natcompanion.experiments._revisiting_training import LIKELIHOOD, cross_entropy, draws, error, mlp
 from natcompanion.optim import NaturalGradient
 
 Stream = tuple[torch.Tensor, torch.Tensor]
@@ -12,12 +12,12 @@ Stream = tuple[torch.Tensor, torch.Tensor]
 def stream(settings, start: int, n: int, split: str = "train") -> Stream:
     """Return a stretch of the endless stream of this seed: pixels (n, d) and labels."""
     x, t = deformed_digits(n, start=start, seed=settings.seed, size=settings.size, split=split)
-    return x.flatten(1).float(), t
+    return x.flatten(1).float().to(settings.device), t.to(settings.device)
 
 
 def train_online(settings, data: Stream, make) -> torch.nn.Module:
     """Return the network of this seed after one pass through the stream."""
-    model = mlp(settings.size**2, settings.hidden, settings.generator(1))
+    model = mlp(settings.size**2, settings.hidden, draws(settings, 1)).to(settings.device)
     step = make(model)
     for x, t in zip(data[0].split(settings.batch), data[1].split(settings.batch), strict=True):
         step(x, t)

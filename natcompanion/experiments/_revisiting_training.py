@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -10,6 +10,7 @@ from torch import nn
 
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.data import fashion_mnist, mnist
+from natcompanion.experiments._registry import Settings
 from natcompanion.likelihoods import Categorical
 from natcompanion.optim import TONGA, NaturalGradient
 
@@ -31,6 +32,11 @@ class Split:
         x, t, u = (part.to(device) for part in (self.x, self.t, self.unlabelled))
         validation, test = ((a.to(device), b.to(device)) for a, b in (self.validation, self.test))
         return Split(x, t, validation, test, u)
+
+
+def draws(settings: Settings, offset: int = 0) -> torch.Generator:
+    """Return a generator on the CPU, so that weights, batches and data are those of any device."""
+    return replace(settings, device="cpu").generator(offset)
 
 
 def digits_fold(fold: int, *, size: int, labelled: int, validation: int) -> Split:
@@ -200,7 +206,7 @@ def to_no_error(
     Return the errors before and after each update, and how many updates a run that was stopped just before, saved,
     and loaded into another network and a new optimizer repeats to the last bit.
     """
-    model, other = (mlp(x.shape[1], hidden, generator) for _ in range(2))
+    model, other = (mlp(x.shape[1], hidden, generator).to(x.device) for _ in range(2))
     optimizer = make_optimizer("same", model, setting, max_iter)
     errors, repeated = [wrong(model, x, t)], 0
     pairs = batches(len(x), batch, generator)

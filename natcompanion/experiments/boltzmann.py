@@ -429,7 +429,7 @@ def _cosine(A: torch.Tensor, B: torch.Tensor) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(Settings):
-    """The search: every method has 25 configurations, chosen on validation digits, then trained anew and tested."""
+    """The search: every method has 16 configurations, chosen on validation digits, then trained anew and tested."""
 
     epochs: int = 5
     inits: int = 1
@@ -439,24 +439,23 @@ class HeldOut(Settings):
     batch: int = 100
 
 
-RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Step sizes of the search; most runs at 8 and all at 16 fall apart."""
+RATES = (1.0, 2.0, 4.0, 8.0)
+"""Step sizes of the search; at 8 nearly every run falls apart."""
 
 
 def search_space() -> dict[str, list[dict]]:
-    """Return the 25 configurations of each method: 25 step sizes for SGD, 5 step sizes times 5 strengths elsewhere."""
+    """Return the 16 configurations of each method: 16 step sizes for SGD, 4 step sizes times 4 strengths elsewhere."""
 
     def grid(name: str, strengths: tuple) -> list[dict]:
         return [{"lr": lr, name: strength} for lr in RATES for strength in strengths]
 
-    paper = ((1e-4, 0.8), (1e-3, 0.1), (1e-3, 0.3), (1e-2, 0.01), (1e-2, 0.1))
     return {
-        "sgd": [{"lr": 0.5 * 32 ** (i / 24)} for i in range(25)],
-        "weight_decay": grid("decay", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
-        "exact_penalty": grid("exact", (3e-4, 1e-3, 1e-2, 3e-2, 0.1)),
-        "natural_penalty": grid("natural", (1e-3, 1e-2, 3e-2, 0.1, 0.3)),
-        "paper": grid("paper", paper),
-        "decorrelation": grid("hidden", (3e-4, 3e-3, 3e-2, 0.1, 0.3)),
+        "sgd": [{"lr": 0.5 * 16 ** (i / 15)} for i in range(16)],
+        "weight_decay": grid("decay", (3e-4, 1e-3, 3e-3, 1e-2)),
+        "exact_penalty": grid("exact", (1e-3, 1e-2, 3e-2, 0.1)),
+        "natural_penalty": grid("natural", (3e-3, 1e-2, 3e-2, 0.1)),
+        "paper": grid("paper", ((1e-3, 0.1), (1e-3, 0.3), (1e-2, 0.01), (1e-2, 0.1))),
+        "decorrelation": grid("hidden", (3e-3, 1e-2, 3e-2, 0.1)),
     }
 
 

@@ -1,6 +1,6 @@
 """The experiments on the revisiting paper. Every column of a table chooses its settings by the same declared search."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -29,7 +29,7 @@ class Unbalanced(Settings):
 def unbalanced(settings: Unbalanced) -> dict:
     """What a metric on inputs with twice as many of class A does to the model's speed on A, and to its answers."""
     return comparisons.unbalanced(
-        settings.generator(), settings.examples, settings.updates, settings.rate, settings.damping
+        training.draws(settings), settings.examples, settings.updates, settings.rate, settings.damping
     )
 
 
@@ -65,7 +65,7 @@ def figure1(settings: Figure1) -> dict:
     theta = (
         2
         * settings.extent
-        * (torch.rand(settings.points, 2, generator=settings.generator(), dtype=torch.float64) - 0.5)
+        * (torch.rand(settings.points, 2, generator=training.draws(settings), dtype=torch.float64) - 0.5)
     )
     step = {
         name: model.step(theta, name, autoencoder.RATES[name], autoencoder.DAMPING[name])
@@ -94,7 +94,7 @@ class Convergence(Settings):
 def convergence(settings: Convergence) -> dict:
     """How far U and the Hessian are from G: labels drawn from the model, and certain labels; and the three ranks."""
     return comparisons.convergence(
-        settings.generator(), settings.samples, settings.sharpen, settings.examples
+        training.draws(settings), settings.samples, settings.sharpen, settings.examples
     )
 
 
@@ -108,7 +108,7 @@ class Variances(Settings):
 @experiment("revisiting_variances", quick=Variances())
 def variances(settings: Variances) -> dict:
     """Whether the directions in which the model changes little are those in which the gradients vary little."""
-    return comparisons.variances(settings.generator(), settings.examples)
+    return comparisons.variances(training.draws(settings), settings.examples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class Plateau(Settings):
 @experiment("revisiting_plateau", quick=Plateau())
 def plateau(settings: Plateau) -> dict:
     """KL divergence that a small step of each method moves the model on and off a plateau."""
-    return comparisons.plateau(settings.generator(), settings.factors, settings.damping)
+    return comparisons.plateau(training.draws(settings), settings.factors, settings.damping)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class Solvability(Settings):
 def solvability(settings: Solvability) -> dict:
     """The system G x = g with the metric of the same batch and of another one, by three solvers."""
     return comparisons.solvability(
-        settings.generator(), settings.examples, settings.max_iter, settings.dampings
+        training.draws(settings), settings.examples, settings.max_iter, settings.dampings
     )
 
 
@@ -191,10 +191,6 @@ class Table1(Settings):
         if self.data == "digits":
             return training.digits_fold(self.seed, **sizes).to(self.device)
         return training.subset(self.data, self.seed, test=self.test, **sizes).to(self.device)
-
-    def draws(self) -> torch.Generator:
-        """Return a generator of random numbers on the CPU, so that weights and batches are those of any device."""
-        return replace(self, device="cpu").generator(1)
 
     def schedule(self, update: int) -> float:
         """Return the factor on the step size: 1, or the decay of Section 8.6."""
@@ -276,7 +272,7 @@ def _column(settings: Table1) -> dict:
 
 def _one_run(settings: Table1, split: training.Split, setting: training.Setting) -> dict:
     """Train once and return the setting, the final errors and losses, and the curves."""
-    generator = settings.draws()
+    generator = training.draws(settings, 1)
     inputs = split.x.shape[1]
     model = (
         training.convolutional(settings.size, settings.maps, settings.hidden, generator)
@@ -326,9 +322,9 @@ def why_unlabelled(settings: WhyUnlabelled) -> dict:
     """How far a step moves the model on its batch, on unlabelled and on test inputs, for equal decrease of the loss."""
     split = training.digits_fold(
         settings.seed, size=settings.size, labelled=settings.labelled, validation=500
-    )
-    generator = settings.generator(1)
-    model = training.mlp(split.x.shape[1], settings.hidden, generator)
+    ).to(settings.device)
+    generator = training.draws(settings, 1)
+    model = training.mlp(split.x.shape[1], settings.hidden, generator).to(settings.device)
     training.train(
         "same", model, split, training.Setting(0.1, 0.01), generator, updates=settings.updates, batch=settings.batch,
         metric_batch=settings.batch, max_iter=10,
@@ -362,11 +358,14 @@ class Digits(Settings):
 )
 def digits(settings: Digits) -> dict:
     """Updates of the natural gradient until no digit is misclassified; each repeated from a saved state."""
-    images, t = mnist(size=settings.size, split="all", seed=0, dtype=torch.float32)
+    images, t = (
+        part.to(settings.device)
+        for part in mnist(size=settings.size, split="all", seed=0, dtype=torch.float32)
+    )
     setting = training.Setting(settings.rate, settings.damping, adaptive=True)
     errors, repeated = training.to_no_error(
         images[: settings.examples].flatten(1), t[: settings.examples], settings.hidden, setting,
-        settings.generator(), batch=settings.batch, max_iter=settings.max_iter, updates=settings.updates,
+        training.draws(settings), batch=settings.batch, max_iter=settings.max_iter, updates=settings.updates,
     )  # fmt: skip
     return {"updates": len(errors) - 1, "errors": errors, "repeated": repeated}
 

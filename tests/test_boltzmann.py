@@ -481,7 +481,13 @@ def test_cd_epoch_raises_the_exact_likelihood():
 def test_values_outside_zero_one_are_named():
     rbm = machine(3, 2)
     raw = tensor([[0.0, 128.0, 255.0]])
-    for call in (rbm.free_energy, rbm.gradient, rbm.cd_gradient, rbm.log_likelihood, rbm.hidden_mean):
+    chains = boltzmann.PersistentChains(raw, generator=rng(1))
+    classifier = boltzmann.ClassificationRBM.from_machine(machine(5, 2), 2)
+    calls = (
+        rbm.free_energy, rbm.gradient, rbm.natural_gradient, rbm.cd_gradient, rbm.log_likelihood, rbm.hidden_mean,
+        lambda v: boltzmann.cd_epoch(rbm, v), lambda v: chains.advance(rbm), classifier.predict,
+    )  # fmt: skip
+    for call in calls:
         with pytest.raises(ValueError, match=r"minimum 0 and maximum 255.*divide by 255"):
             call(raw)
 
@@ -497,8 +503,9 @@ def test_values_outside_zero_one_are_named():
     ],
 )
 def test_bad_batches_are_named(bad, message):
-    with pytest.raises(ValueError, match=message):
-        machine(3, 2).gradient(bad)
+    for call in (machine(3, 2).gradient, lambda v: boltzmann.cd_epoch(machine(3, 2), v)):
+        with pytest.raises(ValueError, match=message):
+            call(bad)
 
 
 def test_bad_parameters_are_named():
@@ -526,6 +533,8 @@ def test_all_zero_batches_and_large_weights_stay_finite():
         rbm.cd_gradient(X),
     ):
         assert torch.isfinite(value).all()
+    trained = boltzmann.cd_epoch(machine(5, 4), X, lr=1.0, generator=rng(1))
+    assert torch.isfinite(trained.vector()).all() and (trained.a < machine(5, 4).a).all()
 
 
 def test_exploding_weights_are_named():

@@ -50,10 +50,8 @@ class ClassificationRBM:
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Return the unnormalized log p(y|x), (n, classes), exactly: the hidden units are summed out."""
         n = self.pixels
-        if x.ndim != 2 or x.shape[1] != n:
-            raise ValueError(f"x: expected (n, {n}), got shape {tuple(x.shape)}")
         W, a, b = self.machine.double()
-        drive = b + _checks.floating(x, "x").double() @ W[:n]
+        drive = b + RBM(W[:n], a[:n], b).check_visible(x).double() @ W[:n]
         return (a[n:] + softplus(drive[:, None, :] + W[n:]).sum(2)).to(x.dtype)
 
     def probabilities(self, x: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ class Paper:
 PAPERS = {
     "whitening": Paper("The Natural Gradient by Analogy to Signal Whitening", "Sohl-Dickstein", "2012", 45),
     "revisiting": Paper("Revisiting Natural Gradient for Deep Networks", "Pascanu and Bengio", "2013", 30),
-    "prong": Paper("Natural Neural Networks", "Desjardins et al.", "2015"),
+    "prong": Paper("Natural Neural Networks", "Desjardins et al.", "2015", 10),
     "rfim": Paper("Relative Natural Gradient for Learning Large Complex Models", "Sun and Nielsen", "2016", 81),
     "boltzmann": Paper("Natural Boltzmann Machines", "Millea", "undated"),
 }

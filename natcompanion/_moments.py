@@ -30,10 +30,9 @@ class Moments:
     @classmethod
     def of(cls, samples: torch.Tensor) -> "Moments":
         """Return the moments of rows (n, d)."""
-        wide = samples.detach().double()
+        wide = samples.detach().to(torch.float64, copy=True)
         mean = wide.mean(0)
-        centred = wide - mean
-        return cls(float(len(wide)), mean, gram(centred))
+        return cls(float(len(wide)), mean, gram(wide.sub_(mean)))
 
     def merged(self, other: "Moments", decay: float = 1.0) -> "Moments":
         """Return the moments of both sets of samples, those of the first with weight ``decay``."""
@@ -66,8 +65,9 @@ class Moments:
 
     def checked(self, name: str) -> "Moments":
         """Return the moments if they are finite."""
-        check.floating(self.mean, f"statistics of {name}")
-        check.floating(self.scatter, f"statistics of {name}")
+        if not bool(torch.isfinite(self.scatter.sum() + self.mean.sum())):
+            check.floating(self.mean, f"statistics of {name}")
+            check.floating(self.scatter, f"statistics of {name}")
         return self
 
 
@@ -90,8 +90,9 @@ def damped_inverse(sigma: torch.Tensor, eps: float) -> torch.Tensor:
     By a Cholesky factor; if rounding has made the matrix indefinite, by its eigenvalues with the negative ones
     set to 0.
     """
-    identity = torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
-    factor, failed = torch.linalg.cholesky_ex(sigma + eps * identity)
+    shifted = sigma.clone()
+    shifted.diagonal().add_(eps)
+    factor, failed = torch.linalg.cholesky_ex(shifted)
     if not int(failed):
         return torch.cholesky_inverse(factor)
     values, vectors = check.semidefinite_eigh(sigma, "covariance", torch.float32)

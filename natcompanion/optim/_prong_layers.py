@@ -115,52 +115,57 @@ class PlainLayer:
         h, delta = h.to(dtype), delta.to(dtype)
         if self.convolution is None:
             h, delta = h.reshape(-1, h.shape[-1]), delta.reshape(-1, delta.shape[-1])
-            centred = h if self.mean is None else h - self.mean
-            apply = self.metric.prepared(centred)
-            short = len(h) < delta.shape[1]
-            W = delta.mT @ apply(centred) if short else apply(delta.mT @ centred)
-            b = delta.sum(0)
+            W, b = self._linear(h if self.mean is None else h - self.mean, delta)
+            errors = delta
         else:
-            samples = rows_of_maps(h)
+            raw = conv2d_weight(h, self.weight.shape, delta, *self.convolution)
+            samples, errors = rows_of_maps(h), rows_of_maps(delta)
             apply = self.metric.prepared(samples if self.mean is None else samples - self.mean)
-            b = delta.sum((0, 2, 3))
-            W = self._per_tap(conv2d_weight(h, self.weight.shape, delta, *self.convolution), b, apply)
-            delta = rows_of_maps(delta)
-        return self._finished(W, b, delta, len(h))
+            W, b = self._per_tap(raw, errors.sum(0), apply)
+        if self.backward_eps is not None:
+            self._note_backward(errors * len(h))
+        return self._finished(W, b)
+
+    def _linear(self, centred: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the gradients of a linear layer, by the cheaper order of the two products."""
+        apply = self.metric.prepared(centred)
+        if len(centred) >= delta.shape[1]:
+            W, b = apply(delta.mT @ centred), delta.sum(0)
+            return W, b if self.mean is None else b - W @ self.mean
+        white = apply(centred)
+        share = torch.ones_like(white[:, 0]) if self.mean is None else 1 - white @ self.mean
+        return delta.mT @ white, delta.mT @ share
 
     def precondition(self) -> None:
         """Precondition the gradients as they are in ``.grad``, if they did not come through the backward pass."""
         if self.metric is None or self.weight.grad is None:
             return
         dtype = _computing(self.weight.dtype)
-        b = None if self.bias is None or self.bias.grad is None else self.bias.grad.to(dtype)
-        if b is None and self.mean is not None:
+        if self.mean is not None and self.bias.grad is None:
             self.bias.grad = torch.zeros_like(self.bias)
-            b = self.bias.grad.to(dtype)
+        b = None if self.bias is None or self.bias.grad is None else self.bias.grad.to(dtype)
         W = self.weight.grad.to(dtype)
         taps = W if self.convolution is not None else W[:, :, None, None]
-        W, b = self._finished(self._per_tap(taps, b, self.metric.prepared(None)).view_as(W), b, None, 1)
+        taps, b = self._per_tap(taps, b, self.metric.prepared(None))
+        W, b = self._finished(taps.view_as(W), b)
         self.weight.grad.copy_(W)
         if b is not None:
             self.bias.grad.copy_(b)
 
-    def _per_tap(self, W: torch.Tensor, b: torch.Tensor | None, apply: Map) -> torch.Tensor:
-        """Return ``(G_W - g_b c^T) P`` for every tap of a kernel."""
+    def _per_tap(
+        self, W: torch.Tensor, b: torch.Tensor | None, apply: Map
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the gradients for those of the weights (out, in, height, width) and the bias."""
         if self.mean is not None:
             W = W - torch.outer(b, self.mean)[:, :, None, None]
-        return apply(W.movedim(1, -1)).movedim(-1, 1)
+        W = apply(W.movedim(1, -1)).movedim(-1, 1).contiguous()
+        return W, b if self.mean is None else b - W.sum((2, 3)) @ self.mean
 
-    def _finished(
-        self, W: torch.Tensor, b: torch.Tensor | None, delta: torch.Tensor | None, batch: int
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Whiten the back-propagated gradients if asked to, and give the bias its share."""
-        if self.backward_eps is not None and delta is not None:
-            self._note_backward(delta * batch)
+    def _finished(self, W: torch.Tensor, b: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Whiten the back-propagated gradients if asked to, and return the dtype of the parameters."""
         if self.backward_inverse is not None:
             W = torch.tensordot(self.backward_inverse, W, 1)
             b = None if b is None else self.backward_inverse @ b
-        if self.mean is not None:
-            b = b - (W if W.ndim == 2 else W.sum((2, 3))) @ self.mean
         return W.to(self.weight.dtype), None if b is None else b.to(self.weight.dtype)
 
     def _note_backward(self, delta: torch.Tensor) -> None:

@@ -12,6 +12,7 @@ from torch.nn.functional import elu, softplus
 
 from natcompanion import experiments
 from natcompanion.experiments import _rfim_neuron as single
+from natcompanion.experiments._rfim_training import best_rates
 from natcompanion.experiments.rfim import TIMES
 from natcompanion.figures._show import digits
 from natcompanion.figures._style import (
@@ -42,6 +43,19 @@ METHODS = {
     "GD": ("GD", VERMILLION, "-"), "WhiteGD": ("WhiteGD", ORANGE, "--"),
     "NGD": ("NGD", SKY, "-"), "WhiteNGD": ("WhiteNGD", BLUE, "--"),
 }  # fmt: skip
+FIGURE5 = {
+    "data": ["digits", "fashion"],
+    "axis": ["iterations", "seconds"],
+    "against": ["plain", "batch normalization"],
+}
+RNGD = {"eps": [0.003, 0.01, 0.03, 0.1], "period": [10, 20, 50, 100], "decay": [0.9, 0.98, 0.995]}
+TRAINERS = {
+    "sgd": ("SGD", VERMILLION, "-"), "adam": ("Adam", ORANGE, "-"),
+    "sgd_bna": ("SGD, BNA", VERMILLION, "-"), "sgd_bnb": ("SGD, BNB", VERMILLION, "--"),
+    "adam_bna": ("Adam, BNA", ORANGE, "-"), "adam_bnb": ("Adam, BNB", ORANGE, "--"),
+    "rngd": ("RNGD", SKY, "-"), "fast": ("RNGD, T = 20", BLUE, "-"),
+}  # fmt: skip
+RIVALS = {"plain": ("sgd", "adam"), "batch normalization": ("sgd_bna", "sgd_bnb", "adam_bna", "adam_bnb")}
 PROBLEMS = {"28 x 28, 800": ("paper", 800), "28 x 28, 200": ("paper", 200), "7 x 7, 800": ("quick", 800)}
 
 # ----------------------------------------------------------------------------------------------------- A single neuron
@@ -384,6 +398,105 @@ def describe_damping(eps: float, rate: float, pair: str) -> str:
     )
 
 
+# --------------------------------------------------------------------------------------------------- Section 5.2, Figure 5
+
+
+@cache
+def _training(preset: str) -> experiments.Results:
+    return experiments.load("rfim_figure5", preset)
+
+
+def trainers(data: str) -> dict[str, experiments.Results]:
+    """Return the stored runs of Figure 5 by method, at the method's best step size."""
+    best = best_rates(_training(data))
+    return {name: _training(data).select(method=name, rate=best[name]) for name in TRAINERS if name in best}
+
+
+def milliseconds(runs: experiments.Results) -> float:
+    """Return the processor time of an iteration: the least over the seeds, because other work on the machine only adds."""
+    return float(runs.values("milliseconds").min())
+
+
+def draw_figure5(data: str, axis: str, against: str) -> Figure:
+    """Mini-batch cost of RNGD and its rivals, mean of the logarithm with the range of the seeds."""
+    drawing, (panel,) = figure(5.2)
+    for name, runs in trainers(data).items():
+        if name not in (*RIVALS[against], "rngd", "fast"):
+            continue
+        text, color, line = TRAINERS[name]
+        curves = np.log10(np.clip(runs.values("curve").astype(float), 1e-6, 10))
+        x = runs.records[0].settings["smooth"] * (np.arange(curves.shape[1]) + 1)
+        x = x * milliseconds(runs) / 1000 if axis == "seconds" else x
+        panel.fill_between(x, 10 ** curves.min(0), 10 ** curves.max(0), color=color, alpha=0.12, linewidth=0)
+        panel.loglog(x, 10 ** curves.mean(0), line, color=color, linewidth=1.8, label=text)
+    label(
+        panel,
+        f"{DATA[data]}: cost of the mini-batches",
+        "iteration" if axis == "iterations" else "seconds of one processor",
+    )
+    drawing.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=FONT["legend"],
+                   frameon=False)  # fmt: skip
+    return drawing
+
+
+DATA = {"digits": "4,000 digits", "fashion": "Fashion-MNIST, 55,000"}
+
+
+def describe_figure5(data: str, axis: str, against: str) -> str:
+    """Cost at the end, and what an iteration takes."""
+    parts = []
+    for name, runs in trainers(data).items():
+        if name in (*RIVALS[against], "rngd", "fast"):
+            curve = np.exp(np.log(runs.values("curve").astype(float)).mean(0))
+            unit = (
+                ""
+                if axis == "iterations"
+                else f", {digits(float(f'{milliseconds(runs):.2g}'))} ms an iteration"
+            )
+            parts.append(
+                f"{TRAINERS[name][0]} {digits(float(f'{curve[len(curve) // 2 - 1]:.2g}'))} and "
+                f"{digits(float(f'{curve[-1]:.2g}'))}{unit}"
+            )
+    steps = next(iter(trainers(data).values())).records[0].settings["steps"]
+    return (
+        f"{DATA[data]}: cost of the mini-batches halfway and at the end of {steps} iterations, each method at its best step "
+        f"size: {'; '.join(parts)}. Bands are the range of the seeds."
+    )
+
+
+def draw_rngd(eps: float, period: int, decay: float) -> Figure:
+    """The start of RNGD's training for one choice of its three settings."""
+    drawing, (panel,) = figure(4.0)
+    runs = _training("sliders")
+    for record in runs:
+        curve = np.clip(np.array(record["curve"], dtype=float), 1e-6, 10)
+        x = record.settings["smooth"] * (np.arange(len(curve)) + 1)
+        panel.semilogy(x, curve, color="0.88", linewidth=0.8, zorder=1)
+    curve = np.clip(np.array(_setting(eps, period, decay)["curve"], dtype=float), 1e-6, 10)
+    panel.semilogy(x, curve, color=BLUE, linewidth=2.4)
+    panel.set(xlim=(0, x[-1]), ylim=(1e-3, 10))
+    label(panel, f"ε = {eps:g}, T = {period}, λ = {decay:g}", "iteration", "cost of the mini-batches")
+    return drawing
+
+
+def _setting(eps: float, period: int, decay: float) -> experiments.Result:
+    return _training("sliders").select(eps=eps, period=period, decay=decay).records[0]
+
+
+def describe_rngd(eps: float, period: int, decay: float) -> str:
+    """Cost after a third and at the end."""
+    record = _setting(eps, period, decay)
+    curve = np.array(record["curve"], dtype=float)
+    steps, rate = record.settings["steps"], record.settings["rate"]
+    if not np.isfinite(curve).all():
+        return f"RNGD at step size {rate:g} with ε = {eps:g}, T = {period} and λ = {decay:g} diverges."
+    third, end = (digits(float(f"{value:.2g}")) for value in (curve[len(curve) // 3 - 1], curve[-1]))
+    return (
+        f"RNGD at step size {rate:g} with ε = {eps:g}, T = {period} and λ = {decay:g}: cost {third} after {steps // 3} iterations "
+        f"and {end} after {steps}. Grey: all other settings."
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------ Section 6
 
 
@@ -451,3 +564,23 @@ def epochs_text(record: experiments.Result, method: str, target: float) -> str:
     row = record[f"epochs_{method}"][record.settings["targets"].index(target)]
     middle = float(np.median(row))
     return digits(middle) if middle <= record.settings["epochs"] else "never"
+
+
+def figure4_numbers() -> dict[str, float]:
+    """Return what the text says of the stored Figure 4: runs won, and epochs to a loss of 1e-8 on separable digits."""
+    pooled, large = experiments.load("rfim_figure4"), experiments.load("rfim_figure4", "paper").select(n=800)
+    end = {name: pooled.values(f"excess_{name}") for name in METHODS}
+    first = {name: pooled.values(f"log_curves_{name}")[..., 1] for name in METHODS}
+    others = np.minimum(np.minimum(end["GD"], end["WhiteGD"]), end["NGD"])
+    wins = {pair: pooled.values("excess_NGD", pair=pair) < pooled.values("excess_WhiteGD", pair=pair)
+            for pair in FIGURE4["pair"]}  # fmt: skip
+    target = large.records[0].settings["targets"].index(1e-8)
+    floor = large.records[0].settings["floor"]
+    return {
+        "figure4_runs": int(others.size), "white_natural_wins": int((end["WhiteNGD"] < others).sum()),
+        **{f"ngd_wins_{pair}": int(won.sum()) for pair, won in wins.items()},
+        "white_first": int((first["WhiteGD"] < np.minimum(first["NGD"], first["WhiteNGD"])).sum()),
+        "white_floor": int((large.values("excess_WhiteGD") <= floor).sum()),
+        "white_soon": float(np.median(large.values("epochs_WhiteGD")[:, target])),
+        "natural_soon": float(np.median(large.values("epochs_NGD")[:, target])),
+    }  # fmt: skip

@@ -259,6 +259,12 @@ def test_bad_input_is_named():
             operator @ v
     with pytest.raises(ValueError, match="at least one batch"):
         FisherOperator(model, [], Categorical())
+    P = FisherOperator(model, x, Categorical()).shape[0]
+    for v, message in ((torch.ones(P, dtype=torch.long), "v: expected a floating-point tensor, got torch.int64"),
+                       (torch.ones(P, 0), "v: expected a tensor of shape"), (torch.ones(P - 1), "v: expected a tensor of shape"),
+                       ([1.0] * P, "got list")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            FisherOperator(model, x, Categorical()) @ v
     with pytest.raises(ValueError, match="t: expected targets"):
         CovarianceOperator(model, x, None, Categorical())
     with pytest.raises(ValueError, match="t: expected targets"):

@@ -216,7 +216,7 @@ def _twice_differentiable(modules: dict[str, nn.Module]) -> Iterator[None]:
 def select(
     tensors: dict[str, torch.Tensor], parameters: Iterable[str | nn.Parameter] | None = None
 ) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters by name, or the chosen ones of them, in the given order."""
+    """Return the trainable parameters by name, or the chosen ones of them, in the order of the model."""
     named = {name: p for name, p in tensors.items() if isinstance(p, nn.Parameter) and p.requires_grad}
     if parameters is not None:
         wanted = {key if isinstance(key, str) else id(key) for key in parameters}

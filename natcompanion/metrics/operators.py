@@ -85,11 +85,12 @@ class MetricOperator:
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
         """Return the product with a vector (P,) or with each column of a matrix (P, k)."""
-        if not isinstance(v, torch.Tensor) or v.ndim not in (1, 2) or len(v) != self._f.size:
+        P = self._f.size
+        if not isinstance(v, torch.Tensor) or v.ndim not in (1, 2) or len(v) != P or v.numel() == 0:
             got = f"shape {tuple(v.shape)}" if isinstance(v, torch.Tensor) else type(v).__name__
-            raise ValueError(
-                f"v: expected a tensor of shape ({self._f.size},) or ({self._f.size}, k), got {got}"
-            )
+            raise ValueError(f"v: expected a tensor of shape ({P},) or ({P}, k), got {got}")
+        if not v.is_floating_point():
+            raise ValueError(f"v: expected a floating-point tensor, got {v.dtype}; convert it with .double()")
         self._check_unchanged()
         w = v.detach().to(self.dtype)
         product = self._product(w) if w.ndim == 1 else torch.stack([self._product(c) for c in w.unbind(1)], 1)

@@ -74,19 +74,7 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """The arithmetic of a training run, from :func:`training_cost`; every input is an attribute.
-
-    Attributes
-    ----------
-    updates, renewals : int
-        Steps of the optimizer, and how often it renews its statistics.
-    gradients, preconditioning, statistics, inverses : float
-        Floating-point operations of the four parts; ``flops`` is their sum.
-    share : float
-        What part of the operations plain gradient descent would not need.
-    seconds, days : float
-        At the given throughput.
-    """
+    """The arithmetic of a training run, from :func:`training_cost`; every input is an attribute."""
 
     work: Work
     images: int
@@ -98,42 +86,52 @@ class Cost:
 
     @property
     def updates(self) -> int:
+        """Steps of the optimizer."""
         return int(self.images * self.epochs // self.batch)
 
     @property
     def renewals(self) -> int:
+        """How often the optimizer renews its statistics."""
         return math.ceil(self.updates / self.period)
 
     @property
     def gradients(self) -> float:
+        """Operations of the forward and backward passes, which plain gradient descent needs as well."""
         return self.updates * self.batch * (self.work.forward + self.work.backward)
 
     @property
     def preconditioning(self) -> float:
+        """Operations of the products with the inverse covariances."""
         return self.updates * self.work.precondition
 
     @property
     def statistics(self) -> float:
+        """Operations of measuring the covariances, with the forward passes for that."""
         return self.renewals * self.sample_size * (self.work.forward + self.work.statistics)
 
     @property
     def inverses(self) -> float:
+        """Operations of inverting the covariances."""
         return self.renewals * self.work.inverse
 
     @property
     def flops(self) -> float:
+        """Operations in all."""
         return self.gradients + self.preconditioning + self.statistics + self.inverses
 
     @property
     def share(self) -> float:
+        """What part of the operations plain gradient descent would not need."""
         return 1 - self.gradients / self.flops
 
     @property
     def seconds(self) -> float:
+        """Time at the given throughput."""
         return self.flops / self.flops_per_second
 
     @property
     def days(self) -> float:
+        """The same in days."""
         return self.seconds / 86_400
 
 

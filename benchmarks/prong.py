@@ -1,10 +1,11 @@
 """Time updates of PRONG beside SGD, batch normalization and K-FAC, on the paper's auto-encoder, in one run.
 
-    python benchmarks/prong.py [--rounds 9] [--period 100] [--sample 1000] [--threads 1]
+    python benchmarks/prong.py [--rounds 21] [--renewals 3] [--period 100] [--sample 1000] [--threads 1]
 
 The network is 784-1000-500-250-30 with a symmetric decoder and sigmoid units; batches of 128 digits, float32. In every
-round each method makes some updates, one after the other, and then renews what it renews every ``period`` updates, so
-that a busy machine slows all of them. Each number is the median over the rounds of the ratio to SGD in the same round:
+round each method makes some updates, one after the other, so that a busy machine slows all of them; in the first few
+rounds it also renews what it renews every ``period`` updates. Each number is the median over the rounds of the ratio to
+SGD in the same round:
 
     update       one update, without renewal
     renewal      one renewal (statistics from ``sample`` inputs, and what is computed from them), in updates of SGD
@@ -125,14 +126,16 @@ def seconds(function: Callable[[], object]) -> torch.Tensor:
     return torch.tensor([time.process_time() - start[0], time.perf_counter() - start[1]])
 
 
-def measured(methods: dict[str, Pair], x: torch.Tensor, updates: int) -> dict[str, torch.Tensor]:
-    """Return times (update, renewal) x (processor, clock) of one round, for each method."""
+def measured(
+    methods: dict[str, Pair], x: torch.Tensor, updates: int, renewing: bool
+) -> dict[str, torch.Tensor]:
+    """Return times (update, renewal) x (processor, clock) of one round, for each method; NaN if not renewing."""
     found = {}
     for name, (update, renew) in methods.items():
         batches = [x[torch.randint(len(x), (BATCH,))] for _ in range(updates)]
         update(batches[0])
         run = seconds(lambda: [update(batch) for batch in batches]) / updates  # noqa: B023
-        found[name] = torch.stack((run, seconds(renew)))
+        found[name] = torch.stack((run, seconds(renew) if renewing else torch.full((2,), torch.nan)))
     return found
 
 
@@ -145,11 +148,12 @@ def report(rounds: list[dict[str, torch.Tensor]], period: int) -> None:
     print(f"{'':24}{'update':>8}{'renewal':>9}{'amortized':>11}{'':16}{'clock':>7}{'renewal %':>11}")
     for name in rounds[0]:
         ratios = torch.stack([r[name] / r["SGD"][0] for r in rounds])  # (round, part, clock)
-        update, renewal = ratios[:, 0], ratios[:, 1] / period
-        whole, share = update + renewal, 100 * renewal[:, 0] / (update + renewal)[:, 0]
+        update, renewal = ratios[:, 0], ratios[:, 1].nanmedian(0).values
+        whole = update + renewal / period
+        share = 100 * renewal[0] / period / whole[:, 0]
         least, most = (float(f(whole[:, 0])) for f in (torch.min, torch.max))
         print(
-            f"{name:24}{float(update[:, 0].median()):8.2f}{float(ratios[:, 1, 0].median()):9.1f}"
+            f"{name:24}{float(update[:, 0].median()):8.2f}{float(renewal[0]):9.1f}"
             f"{float(whole[:, 0].median()):11.2f}{f'  ({least:.2f}, {most:.2f})':16}"
             f"{float(whole[:, 1].median()):7.2f}{float(share.median()):11.1f}"
         )
@@ -160,8 +164,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=9, help="how often all methods take their turn")
-    parser.add_argument("--updates", type=int, default=8, help="updates of each method in a round")
+    parser.add_argument("--rounds", type=int, default=21, help="how often all methods take their turn")
+    parser.add_argument("--renewals", type=int, default=3, help="in how many of them they renew")
+    parser.add_argument("--updates", type=int, default=4, help="updates of each method in a round")
     parser.add_argument("--period", type=int, default=100, help="updates between two renewals")
     parser.add_argument("--sample", type=int, default=1000, help="inputs for the statistics")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
@@ -172,8 +177,11 @@ def main() -> None:
     methods = contestants(x[torch.randperm(len(x))[: options.sample]])
     peer = "curvlinops installed" if find_spec("curvlinops") else "curvlinops not installed"
     print(f"torch {torch.__version__}, {options.threads} thread(s), {options.rounds} rounds; {peer}")
-    measured(methods, x, 1)
-    report([measured(methods, x, options.updates) for _ in range(options.rounds)], options.period)
+    measured(methods, x, 1, renewing=False)
+    rounds = [
+        measured(methods, x, options.updates, renewing=i < options.renewals) for i in range(options.rounds)
+    ]
+    report(rounds, options.period)
 
 
 if __name__ == "__main__":

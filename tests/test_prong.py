@@ -509,6 +509,33 @@ def test_gradients_from_elsewhere_are_preconditioned_in_the_step(make):
     torch.testing.assert_close(parameters(usual), parameters(func), rtol=1e-9, atol=1e-11)
 
 
+def test_inputs_by_keyword_and_single_images():
+    class Named(nn.Module):
+        def __init__(self, keyword):
+            super().__init__()
+            self.net, self.keyword = conv_net(), keyword
+
+        def forward(self, x):
+            first, *rest = self.net
+            h = first(input=x) if self.keyword else first(x)
+            for layer in rest:
+                h = layer(h)
+            return h
+
+    x, t = data(shape=(2, 5, 6))
+    usual, named = Named(False), Named(True)
+    for model in (usual, named):
+        train(model, PRONG(model, 0.1, sample=x), x, t, 3)
+    assert torch.equal(parameters(usual), parameters(named))
+    one, many = (nn.Sequential(nn.Conv2d(2, 3, 2)).double() for _ in range(2))
+    many.load_state_dict(one.state_dict())
+    for model, image in ((one, x[0]), (many, x[:1])):
+        optimizer = PRONG(model, 0.1, sample=x)
+        model(image).square().mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(parameters(one), parameters(many), rtol=1e-9, atol=1e-11)
+
+
 def test_a_second_step_with_the_same_gradient_repeats_the_first():
     x, t = data()
     model = mlp()

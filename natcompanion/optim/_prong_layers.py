@@ -25,16 +25,20 @@ class Tap:
         self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         self.name = name
 
-    def before(self, module: nn.Module, args: tuple) -> None:
+    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Show the input of the layer to the optimizer."""
         optimizer = self.optimizer()
         if optimizer is not None:
-            optimizer._before(self.name, module, args)
+            optimizer._before(self.name, module, first(args, kwargs))
 
-    def after(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+    def after(
+        self, module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor
+    ) -> torch.Tensor | None:
         """Let the optimizer replace the backward pass of the layer."""
         optimizer = self.optimizer()
-        return None if optimizer is None else optimizer._after(self.name, module, args, output)
+        if optimizer is None:
+            return None
+        return optimizer._after(self.name, module, first(args, kwargs), output)
 
     def __reduce__(self) -> tuple:
         return (Tap, ())
@@ -43,11 +47,20 @@ class Tap:
         return Tap()
 
 
+def first(args: tuple, kwargs: dict) -> torch.Tensor:
+    """Return the input of a layer, however it was named."""
+    return args[0] if args else next(iter(kwargs.values()))
+
+
 def remove_taps(module: nn.Module) -> None:
     """Remove the taps of earlier optimizers from a module."""
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+    for hooks, flags in (
+        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+        (module._forward_hooks, module._forward_hooks_with_kwargs),
+    ):
         for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tap)]:
             del hooks[key]
+            flags.pop(key, None)
 
 
 class InverseCovariance:
@@ -94,6 +107,10 @@ class PlainLayer:
     def owns(self, module: nn.Module) -> bool:
         """Return whether the module has its own parameters just now, and not substitutes."""
         return module.weight is self.weight
+
+    def unbatched(self, h: torch.Tensor) -> bool:
+        """Return whether the input is a single image: its gradient is preconditioned in the step."""
+        return self.convolution is not None and h.ndim == 3
 
     def cleared(self) -> None:
         """Forget where the gradient came from, if there is none."""

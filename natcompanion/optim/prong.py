@@ -217,12 +217,12 @@ class PRONG(Optimizer):
 
     # What the hooks call -----------------------------------------------------------------------------------
 
-    def _before(self, name: str, module: nn.Module, args: tuple) -> None:
+    def _before(self, name: str, module: nn.Module, h: torch.Tensor) -> None:
         """Note the input of a layer, or renew the statistics before the forward pass of a step."""
         layer = self.layers[name]
         if self._measured is not None:
             if not (name in self.constant_inputs and layer.renewed >= 0):
-                self._note(self._measured, name, Moments.of(rows(module, args[0])))
+                self._note(self._measured, name, Moments.of(rows(module, h)))
             return
         if not torch.is_grad_enabled() or not layer.owns(module):
             return
@@ -234,7 +234,7 @@ class PRONG(Optimizer):
         if name in self.constant_inputs and layer.renewed >= 0:
             return
         with torch.no_grad():
-            new = Moments.of(rows(module, args[0])).checked(name)
+            new = Moments.of(rows(module, h)).checked(name)
             layer.moments = new if layer.moments is None else layer.moments.merged(new, self.decay)
             if self.steps % self.period == 0 and layer.renewed != self.steps:
                 self._refresh(layer, layer.moments.reduced())
@@ -242,14 +242,14 @@ class PRONG(Optimizer):
     def _note(self, found: dict[str, Moments], name: str, moments: Moments) -> None:
         found[name] = found[name].merged(moments) if name in found else moments
 
-    def _after(self, name: str, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+    def _after(self, name: str, module: nn.Module, h: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
         """Give the output of a plain layer its preconditioned backward pass."""
         layer = self.layers[name]
         if not output.requires_grad or not layer.weight.requires_grad or layer.metric is None:
             return None
-        if self._measured is not None or not layer.owns(module):
+        if self._measured is not None or not layer.owns(module) or layer.unbatched(h):
             return None
-        return Route.apply(output.detach(), args[0], layer.weight, layer.bias, layer)
+        return Route.apply(output.detach(), h, layer.weight, layer.bias, layer)
 
     # The step ----------------------------------------------------------------------------------------------
 
@@ -359,9 +359,9 @@ class PRONG(Optimizer):
         for name, layer in self.layers.items():
             module, tap = modules[name], Tap(self, name)
             remove_taps(module)
-            handles.append(module.register_forward_pre_hook(tap.before))
+            handles.append(module.register_forward_pre_hook(tap.before, with_kwargs=True))
             if isinstance(layer, PlainLayer):
-                handles.append(module.register_forward_hook(tap.after))
+                handles.append(module.register_forward_hook(tap.after, with_kwargs=True))
         self._unhook = weakref.finalize(self, _remove, handles)
 
 

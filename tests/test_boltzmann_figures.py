@@ -11,8 +11,8 @@ from natcompanion.figures import Picture
 from natcompanion.figures import boltzmann as figures
 
 PICTURES = [name.removeprefix("draw_") for name in vars(figures) if name.startswith("draw_")]
-WITH_POINTS = {"thresholds", "forms", "live_forms"}
-GRIDS = {"thresholds": figures.GRID, "forms": figures.FORMS}
+WITH_POINTS = {"thresholds", "held", "forms", "live_forms"}
+GRIDS = {"thresholds": figures.GRID, "held": figures.HELD, "forms": figures.FORMS}
 
 
 @pytest.mark.parametrize("name", sorted(set(PICTURES) - WITH_POINTS))
@@ -38,11 +38,32 @@ def test_the_live_figure_is_drawn_at_the_ends_of_its_ranges(scale, bias):
 
 def test_the_cell_that_starts_the_explorer_stopped_learning():
     """The sentence under the first picture: gamma is 1 and the error far above that of plain SGD."""
-    text = figures.describe_thresholds(v=0.001, p=0.05, scheme="as printed")
-    assert "γ is 1," in text
-    record, plain = (figures.seed_zero(rule) for rule in ("printed", "none"))
+    text = figures.describe_thresholds(v=0.001, p=0.05, gamma="at most 1")
+    assert "γ is 1." in text
+    record, half, plain = (figures.seed_zero(rule, **o) for rule, o in (("printed", {}), ("printed", {"cap": 0.5}), ("none", {})))
     cell = figures.CELLS.index((0.001, 0.05))
-    assert record["final_test"][cell] > plain["final_test"][cell] + 0.2
+    assert record["final_test"][cell] > plain["final_test"][cell] + 0.2 > half["final_test"][cell]
+
+
+def test_every_variant_that_is_shown_has_three_seeds():
+    for rule, settings in [*figures.GRIDS.values(), *figures.READINGS.values()]:
+        assert len(figures.thresholds(rule, **settings)) >= 3
+    assert all(len(figures.held(rule)) >= 3 for rule in figures.RULES.values())
+    assert len(figures.held("printed", "softmax")) >= 3
+    assert all(len(figures.learning(method)) >= 10 for method in figures.METHODS)
+
+
+def test_a_fixed_gamma_of_zero_is_plain_sgd_for_every_penalty():
+    """The printed rule draws no other random numbers than plain SGD, and keeps the likelihood alone at gamma 0."""
+    for rule in figures.RULES.values():
+        runs = figures.held(rule)
+        assert all(record["kept_epochs"][0] == 100 and record["kept_epochs"][-1] == 0 for record in runs)
+        assert runs.values("final_test")[:, 0].max() < 0.4
+
+
+def test_no_method_of_the_held_out_search_stands_on_its_largest_step():
+    for record in figures.stored("boltzmann_heldout"):
+        assert all(chosen["lr"] < 8 for chosen in record["chosen"].values())
 
 
 def test_mosaic_keeps_each_filter():

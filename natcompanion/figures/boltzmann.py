@@ -25,8 +25,10 @@ from natcompanion.figures._style import (
     label,
 )
 
-SCHEMES = {"as printed": "printed", "true gradient": "exact"}
-GRID = {"v": list(THRESHOLDS), "p": list(FRACTIONS), "scheme": list(SCHEMES)}
+CAPS = {"at most 0.5": 0.5, "at most 1": 1.0}
+GRID = {"v": list(THRESHOLDS), "p": list(FRACTIONS), "gamma": list(CAPS)}
+RULES = {"as printed": "printed", "true gradient": "exact", "natural, 2C": "natural"}
+HELD = {"gamma": [0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0], "penalty": list(RULES)}
 FORMS = {
     "form": ["Fisher matrix", "inverse", "Cholesky factor", "whitening matrix"],
     "scale": [0.0, 0.5, 1.0, 2.0],
@@ -49,64 +51,109 @@ TERMS = {
 
 
 @cache
-def thresholds(rule: str = "printed", states: bool = False, additive: bool = False) -> Results:
-    """Return the stored grids of one reading of the scheme, on binary digits."""
-    return experiments.load("boltzmann_thresholds", "paper").select(
-        rule=rule, states=states, additive=additive, grey=False
-    )
+def thresholds(rule: str = "printed", **settings: object) -> Results:
+    """Return the stored grids of one reading of the scheme; without settings the paper's, on binary digits."""
+    usual = {"states": False, "additive": False, "grey": False, "gamma": 0.01, "cap": 1.0, "classifier": "label units"}
+    return experiments.load("boltzmann_thresholds", "paper").select(rule=rule, **{**usual, **settings})
 
 
-def seed_zero(rule: str) -> Result:
+def seed_zero(rule: str, **settings: object) -> Result:
     """Return the grid of seed 0."""
-    return thresholds(rule).select(seed=0).records[0]
+    return thresholds(rule, **settings).select(seed=0).records[0]
 
 
-def draw_thresholds(v: float, p: float, scheme: str) -> Figure:
-    """Gamma, the covariance norm, the errors and the filters of one cell, beside plain SGD with the same numbers."""
-    record, plain, cell = seed_zero(SCHEMES[scheme]), seed_zero("none"), CELLS.index((v, p))
+def draw_thresholds(v: float, p: float, gamma: str) -> Figure:
+    """Gamma, the covariance norm, the errors and the filters of one cell, beside plain SGD."""
+    cell = CELLS.index((v, p))
+    return _draw_cell(thresholds(cap=CAPS[gamma]), cell, thresholds("none"), cell)
+
+
+def describe_thresholds(v: float, p: float, gamma: str) -> str:
+    """Gamma, errors and norms at the end, beside plain SGD."""
+    cell = CELLS.index((v, p))
+    told = _describe_cell(thresholds(cap=CAPS[gamma]), cell, thresholds("none"), cell)
+    return f"Threshold {v:g}, fraction {p:g}, γ {gamma}: {told}"
+
+
+@cache
+def held(rule: str, classifier: str = "label units") -> Results:
+    """Return the stored runs with a fixed gamma."""
+    return experiments.load("boltzmann_held", "paper").select(rule=rule, classifier=classifier)
+
+
+def final_norms(rule: str) -> np.ndarray:
+    """Return the squared norm of cov(v, h) after training at each fixed gamma, (gammas, seeds)."""
+    return np.array([[curve[-1] for curve in record["norm"]] for record in held(rule)]).T
+
+
+def draw_held(gamma: float, penalty: str) -> Figure:
+    """The same panels at a fixed gamma; gamma = 0 is plain SGD."""
+    runs = held(RULES[penalty])
+    return _draw_cell(runs, runs.records[0]["gammas"].index(gamma), runs, 0)
+
+
+def describe_held(gamma: float, penalty: str) -> str:
+    """Errors and norms at the end, beside gamma = 0."""
+    runs = held(RULES[penalty])
+    told = _describe_cell(runs, runs.records[0]["gammas"].index(gamma), runs, 0)
+    return f"γ held at {gamma:g}, penalty {penalty}: {told}"
+
+
+def _curves(runs: Results, key: str, cell: int) -> np.ndarray:
+    """Return one curve of one cell for every seed, seed 0 first, (seeds, epochs)."""
+    return np.array([record[key][cell] for record in sorted(runs, key=lambda record: record.seed)])
+
+
+def _draw_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> Figure:
     drawing = Figure(figsize=(5.4, 6.6), facecolor="white")
-    drawing.subplots_adjust(0.13, 0.05, 0.97, 0.95, hspace=0.55)
+    drawing.subplots_adjust(0.15, 0.05, 0.97, 0.95, hspace=0.55)
     grid = drawing.add_gridspec(3, 1, height_ratios=[1, 1, 0.85])
     top, middle, bottom = (drawing.add_subplot(grid[i]) for i in range(3))
     for panel in (top, middle):
         panel.tick_params(labelsize=FONT["tick"])
         panel.spines[["top", "right"]].set_visible(False)
-    epochs = record["epochs"]
-    top.semilogy(epochs, record["gamma"][cell], color=BLUE, linewidth=2, label="γ")
-    top.semilogy(
-        epochs, np.maximum(record["norm"][cell], 1e-5), color=ORANGE, linewidth=2, label="‖cov(v, h)‖²"
-    )
-    top.semilogy(
-        epochs,
-        np.maximum(plain["norm"][cell], 1e-5),
-        ":",
-        color=ORANGE,
-        linewidth=2,
-        label="the same, plain SGD",
-    )
-    top.set(ylim=(5e-6, 20), xlim=(0, 100))
+    _both(top, "gamma", "γ", BLUE, (runs, cell), None)
+    _both(top, "norm", "‖cov(v, h)‖²", ORANGE, (runs, cell), (plain, plain_cell))
+    top.set(ylim=(5e-6, 50), xlim=(0, 100), yscale="log")
+    top.set_yticks([1e-5, 1e-3, 0.1, 10], ["0.00001", "0.001", "0.1", "10"], minor=False)
+    top.minorticks_off()
     label(top, "Weight of the penalty, and the covariance")
     top.legend(fontsize=10, frameon=False, loc="upper right", ncols=3, columnspacing=1, handlelength=1.5)
     for key, color, text in (("train_error", BLACK, "train"), ("test_error", VERMILLION, "test")):
-        middle.plot(epochs, np.array(record[key][cell]) * 100, color=color, linewidth=2, label=text)
-        middle.plot(
-            epochs,
-            np.array(plain[key][cell]) * 100,
-            ":",
-            color=color,
-            linewidth=1.5,
-            label=f"{text}, plain SGD",
-        )
+        _both(middle, key, text, color, (runs, cell), (plain, plain_cell), 100)
     middle.set(ylim=(0, 100), xlim=(0, 100))
     label(middle, "Error in % over 100 epochs")
     middle.legend(fontsize=10, frameon=False, loc="upper right", ncols=2)
+    record = runs.select(seed=0).records[0]
     bottom.imshow(mosaic(record["filters"][cell]), cmap="gray", vmin=-99, vmax=99, interpolation="nearest")
     bottom.set_axis_off()
-    label(
-        bottom,
-        f"The ten filters, grey from -{record['filter_scale'][cell]:.2g} to {record['filter_scale'][cell]:.2g}",
-    )
+    reach = record["filter_scale"][cell]
+    label(bottom, f"The ten filters, grey from -{reach:.2g} to {reach:.2g}")
     return drawing
+
+
+def _both(
+    panel: Axes, key: str, text: str, color: str, ours: tuple[Results, int], plain: tuple[Results, int] | None, scale: float = 1
+) -> None:
+    """Draw seed 0 as a line and the range of the seeds as a band; plain SGD, seed 0, dotted."""
+    curves, epochs = scale * np.maximum(_curves(ours[0], key, ours[1]), 1e-5), ours[0].records[0]["epochs"]
+    panel.fill_between(epochs, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
+    panel.plot(epochs, curves[0], color=color, linewidth=2, label=text)
+    if plain:
+        dotted = scale * np.maximum(_curves(plain[0], key, plain[1])[0], 1e-5)
+        panel.plot(plain[0].records[0]["epochs"], dotted, ":", color=color, linewidth=2, label=f"{text}, plain SGD")
+
+
+def _describe_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> str:
+    def at_end(key: str, scale: float = 1) -> str:
+        ours, others = scale * _curves(runs, key, cell)[:, -1], scale * _curves(plain, key, plain_cell)[:, -1]
+        return f"{digits(float(ours.mean()))} (plain SGD {digits(float(others.mean()))})"
+
+    gamma = float(_curves(runs, "gamma", cell)[0, -1])
+    return (
+        f"after 100 epochs γ is {digits(gamma)}. Means of {len(runs)} seeds: test error in % {at_end('test_error', 100)}, "
+        f"training error {at_end('train_error', 100)}, squared norm of cov(v, h) {at_end('norm')}."
+    )
 
 
 def mosaic(filters: list) -> np.ndarray:
@@ -123,45 +170,45 @@ def mosaic(filters: list) -> np.ndarray:
     return np.concatenate(rows, 0)
 
 
-def describe_thresholds(v: float, p: float, scheme: str) -> str:
-    """Gamma, errors and norms at the end, beside plain SGD."""
-    record, plain, cell = seed_zero(SCHEMES[scheme]), seed_zero("none"), CELLS.index((v, p))
-    return (
-        f"Threshold {v:g}, fraction {p:g}, {scheme}: after 100 epochs γ is {digits(record['gamma'][cell][-1])}, the test error "
-        f"{digits(100 * record['final_test'][cell])} % (plain SGD {digits(100 * plain['final_test'][cell])} %), the training error "
-        f"{digits(100 * record['final_train'][cell])} %, and the squared norm of cov(v, h) "
-        f"{digits(record['norm'][cell][-1])} (plain SGD {digits(plain['norm'][cell][-1])})."
-    )
+GRIDS = {
+    "The paper's scheme": ("printed", {}), "γ at most 0.5": ("printed", {"cap": 0.5}),
+    "True gradient": ("exact", {}), "Plain SGD in every cell": ("none", {}),
+}  # fmt: skip
+READINGS = {
+    "as printed": ("printed", {}), "γ at most 0.5": ("printed", {"cap": 0.5}),
+    "true gradient": ("exact", {}),
+    "placebo: plain SGD": ("none", {}),
+}  # fmt: skip
 
 
 def draw_grid() -> Figure:
     """Figure 2: the final test error of all 35 cells, beside 35 plain SGD runs."""
-    drawing, panels = figure(6.2, 2)
-    for panel, rule, title in (
-        (panels[0], "printed", "The paper's scheme"),
-        (panels[1], "none", "Plain SGD in every cell"),
-    ):
-        mean = 100 * thresholds(rule).values("final_test").mean(0).reshape(len(THRESHOLDS), len(FRACTIONS))
+    drawing, panels = figure(10.6, len(GRIDS))
+    for panel, (title, (rule, settings)) in zip(panels, GRIDS.items(), strict=True):
+        mean = 100 * thresholds(rule, **settings).values("final_test").mean(0).reshape(len(THRESHOLDS), len(FRACTIONS))
         panel.imshow(mean, cmap="viridis", vmin=25, vmax=90, aspect="auto")
         for (i, j), value in np.ndenumerate(mean):
             color = "white" if value < 60 else "black"
             panel.text(j, i, f"{value:.0f}", ha="center", va="center", color=color, fontsize=FONT["tick"])
         panel.set_xticks(range(len(FRACTIONS)), [f"{p:g}" for p in FRACTIONS])
         panel.set_yticks(range(len(THRESHOLDS)), [f"{v:g}" for v in THRESHOLDS])
-        label(panel, f"{title}: test error in %", "fraction p", "threshold v")
+        label(panel, title, "fraction p" if panel is panels[-1] else "", "threshold v")
     return drawing
 
 
+def best_middle_worst(rule: str, key: str = "final_test", **settings: object) -> tuple[float, float, float]:
+    """Return the best, the median and the worst error of the 35 cells in %, each the mean over the seeds."""
+    errors = 100 * thresholds(rule, **settings).values(key)
+    return float(errors.min(1).mean()), float(np.median(errors, 1).mean()), float(errors.max(1).mean())
+
+
 def describe_grid() -> str:
-    """Best, median and worst of the cells, and the same for plain SGD."""
+    """Best, median and worst of the cells of each grid."""
     parts = []
-    for rule, text in (("printed", "the paper's scheme"), ("none", "plain SGD")):
-        final = 100 * thresholds(rule).values("final_test")
-        best, middle, worst = final.min(1).mean(), np.median(final, 1).mean(), final.max(1).mean()
-        parts.append(
-            f"{text}: best {digits(float(best))}, median {digits(float(middle))}, worst {digits(float(worst))}"
-        )
-    return f"Final test error in % over the 35 cells, mean of {len(thresholds())} seeds. {'; '.join(parts)}."
+    for title, (rule, settings) in GRIDS.items():
+        best, middle, worst = map(digits, best_middle_worst(rule, **settings))
+        parts.append(f"{title} ({len(thresholds(rule, **settings))} seeds): best {best}, median {middle}, worst {worst}")
+    return f"Final test error in % over the 35 cells, mean over the seeds. {'; '.join(parts)}."
 
 
 def draw_stopping() -> Figure:

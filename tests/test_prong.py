@@ -428,6 +428,26 @@ def test_param_groups_schedulers_and_no_step():
     assert pickle.loads(pickle.dumps(optimizer)).param_groups[1]["lr"] == pytest.approx(0.01)
 
 
+def test_a_group_added_later():
+    x, t = data()
+    whole, grown = mlp(), mlp()
+    train(whole, PRONG(whole, 0.1, sample=x, parameters=whole[2:].parameters()), x, t, 1)
+    optimizer = PRONG(grown, 0.1, sample=x, parameters=grown[2:].parameters())
+    train(grown, optimizer, x, t, 1)
+    assert torch.equal(parameters(grown), parameters(whole))
+    metric = optimizer.layers["2"].metric
+    optimizer.add_param_group({"params": grown[0].parameters(), "lr": 0.5})
+    assert list(optimizer.layers) == ["0", "2", "4"] and optimizer.layers["2"].metric is metric
+    with pytest.raises(ValueError, match="lr"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": -1.0})
+    assert len(optimizer.param_groups) == 2
+    optimizer.reparametrize()
+    before = grown[0].weight.detach().clone()
+    train(grown, optimizer, x, t, 1)
+    assert float((grown[0].weight - before).detach().norm()) > 0
+    assert len(grown[2]._forward_hooks) == 1
+
+
 def test_weight_decay_shrinks_the_weights_themselves():
     x, t = data()
     ends = []

@@ -1,66 +1,21 @@
-r"""The layers that PRONG acts on, and the hooks by which it reaches them.
+r"""The layers that PRONG acts on.
 
 A plain layer keeps its parameters, and its weight gradient is multiplied by the inverse covariance of its input inside
 the backward pass (:class:`PlainLayer`). A whitened layer is given new coordinates (:class:`WhitenedLayer`).
 """
 
-import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from natcompanion._moments import Moments, damped_inverse
+from natcompanion.layers import whitenable
 
 Map = Callable[[torch.Tensor], torch.Tensor]
-
-
-class Tap:
-    """The hooks of one layer. It does not keep the optimizer alive, and a copy of it does nothing."""
-
-    def __init__(self, optimizer: Any = None, name: str = "") -> None:
-        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
-        self.name = name
-
-    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Show the input of the layer to the optimizer."""
-        optimizer = self.optimizer()
-        if optimizer is not None:
-            optimizer._before(self.name, module, first(args, kwargs))
-
-    def after(
-        self, module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor
-    ) -> torch.Tensor | None:
-        """Let the optimizer replace the backward pass of the layer."""
-        optimizer = self.optimizer()
-        if optimizer is None:
-            return None
-        return optimizer._after(self.name, module, first(args, kwargs), output)
-
-    def __reduce__(self) -> tuple:
-        return (Tap, ())
-
-    def __deepcopy__(self, memo: dict) -> "Tap":
-        return Tap()
-
-
-def first(args: tuple, kwargs: dict) -> torch.Tensor:
-    """Return the input of a layer, however it was named."""
-    return args[0] if args else next(iter(kwargs.values()))
-
-
-def remove_taps(module: nn.Module) -> None:
-    """Remove the taps of earlier optimizers from a module."""
-    for hooks, flags in (
-        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
-        (module._forward_hooks, module._forward_hooks_with_kwargs),
-    ):
-        for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tap)]:
-            del hooks[key]
-            flags.pop(key, None)
 
 
 class InverseCovariance:
@@ -142,6 +97,13 @@ class PlainLayer:
         if self.backward_eps is not None:
             self._note_backward(errors * len(h))
         return self._finished(W, b)
+
+    def input_gradient(self, h: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        """Return what the layer sends back to its input, as ever."""
+        weight = weight.to(delta.dtype)
+        if self.convolution is None:
+            return (delta @ weight).to(h.dtype)
+        return conv2d_input(h.shape, weight, delta, *self.convolution).to(h.dtype)
 
     def _linear(self, centred: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the gradients of a linear layer, by the cheaper order of the two products."""
@@ -260,42 +222,6 @@ class WhitenedLayer:
         self.moments, self.renewed = unpacked(state["moments"]), state["renewed"]
 
 
-class Route(torch.autograd.Function):
-    """The identity on the output of a plain layer, with the preconditioned gradients as its backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        output: torch.Tensor,
-        h: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        layer: PlainLayer,
-    ) -> torch.Tensor:
-        ctx.save_for_backward(h, weight)
-        ctx.layer = layer
-        ctx.mark_dirty(output)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, delta: torch.Tensor) -> tuple:
-        h, weight = ctx.saved_tensors
-        layer, (_, for_input, for_weight, *_) = ctx.layer, ctx.needs_input_grad
-        grad_h = _input_gradient(layer, h, weight, delta).to(h.dtype) if for_input else None
-        W, b = layer.gradients(h, delta) if for_weight else (None, None)
-        return None, grad_h, W, b if ctx.needs_input_grad[3] else None, None
-
-
-def _input_gradient(
-    layer: PlainLayer, h: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor
-) -> torch.Tensor:
-    weight = weight.to(delta.dtype)
-    if layer.convolution is None:
-        return delta @ weight
-    return conv2d_input(h.shape, weight, delta, *layer.convolution)
-
-
 def rows_of_maps(x: torch.Tensor) -> torch.Tensor:
     """Return maps (n, channels, height, width) as rows (pixels, channels)."""
     return x.movedim(1, -1).reshape(-1, x.shape[1])
@@ -303,3 +229,34 @@ def rows_of_maps(x: torch.Tensor) -> torch.Tensor:
 
 def _computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def trained_layers(
+    model: nn.Module, parameters: Iterable[nn.Parameter]
+) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """Return the layers to act on, by name, and why the other modules that own some of the parameters are not."""
+    chosen, layers, plain = {id(p) for p in parameters}, {}, {}
+    modules = {id(m): (name, m) for name, m in model.named_modules()}.values()
+    owners = Counter(id(p) for _, m in modules for p in m._parameters.values() if p is not None)
+    for name, module in modules:
+        mine = [p for p in module._parameters.values() if p is not None and id(p) in chosen]
+        reason = refusal(module, mine, owners) if mine else None
+        if reason is not None:
+            plain[name] = reason
+        elif mine:
+            layers[name] = module
+    return layers, plain
+
+
+def refusal(module: nn.Module, mine: list[nn.Parameter], owners: Counter) -> str | None:
+    """Return why a module gets plain steps, or None."""
+    if not whitenable(module):
+        return f"a {type(module).__name__} is neither a linear layer nor a convolution without groups"
+    weight = module.V if hasattr(module, "V") else module.weight
+    if not any(p is weight for p in mine):
+        return "its weight is not trained by this optimizer"
+    if any(owners[id(p)] > 1 for p in mine):
+        return "it shares parameters with another layer"
+    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+        return "only zero padding given by numbers is known for convolutions"
+    return None

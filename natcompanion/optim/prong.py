@@ -11,15 +11,9 @@ from torch.optim import Optimizer
 from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion._moments import Moments, rows
-from natcompanion.layers import preserved_buffers, whitenable
-from natcompanion.optim._prong_layers import (
-    InverseCovariance,
-    PlainLayer,
-    Route,
-    Tap,
-    WhitenedLayer,
-    remove_taps,
-)
+from natcompanion.layers import preserved_buffers
+from natcompanion.optim._prong_hooks import Route, Tap, remove_taps
+from natcompanion.optim._prong_layers import InverseCovariance, PlainLayer, WhitenedLayer, trained_layers
 
 Inputs = torch.Tensor | tuple | Iterable
 
@@ -130,13 +124,12 @@ class PRONG(Optimizer):
         self.sample_size = None if sample_size is None else _whole(sample_size, "sample_size")
         self.backward_eps = None if backward_eps is None else check.positive(backward_eps, "backward_eps")
         self.steps, self._renewed, self._measured = 0, -1, None
+        self.constant_inputs, self.layers, self.plain = frozenset(constant_inputs), {}, {}
         defaults = {
             "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov, "eps": eps,
         }  # fmt: skip
         chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
         super().__init__(chosen, defaults)
-        self.constant_inputs = frozenset(constant_inputs)
-        self._find_layers()
         unknown = sorted(self.constant_inputs - set(self.layers))
         if unknown:
             raise ValueError(
@@ -155,6 +148,7 @@ class PRONG(Optimizer):
         except ValueError:
             self.param_groups.pop()
             raise
+        self._find_layers()
 
     # Renewing the statistics -------------------------------------------------------------------------------
 
@@ -242,7 +236,9 @@ class PRONG(Optimizer):
     def _note(self, found: dict[str, Moments], name: str, moments: Moments) -> None:
         found[name] = found[name].merged(moments) if name in found else moments
 
-    def _after(self, name: str, module: nn.Module, h: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    def _after(
+        self, name: str, module: nn.Module, h: torch.Tensor, output: torch.Tensor
+    ) -> torch.Tensor | None:
         """Give the output of a plain layer its preconditioned backward pass."""
         layer = self.layers[name]
         if not output.requires_grad or not layer.weight.requires_grad or layer.metric is None:
@@ -332,19 +328,10 @@ class PRONG(Optimizer):
         return InverseCovariance
 
     def _find_layers(self) -> None:
-        own = [p for group in self.param_groups for p in group["params"]]
-        chosen, self.layers, self.plain = {id(p) for p in own}, {}, {}
-        modules = {id(m): (name, m) for name, m in self.model.named_modules()}.values()
-        owners = [id(p) for _, m in modules for p in m._parameters.values() if p is not None]
-        for name, module in modules:
-            mine = [p for p in module._parameters.values() if p is not None and id(p) in chosen]
-            if not mine:
-                continue
-            reason = _refusal(module, mine, owners)
-            if reason is None:
-                self.layers[name] = self._layer(name, module)
-            else:
-                self.plain[name] = reason
+        """Act on the layers of all parameters so far; those known already keep their statistics."""
+        known = self.layers
+        modules, self.plain = trained_layers(self.model, [p for g in self.param_groups for p in g["params"]])
+        self.layers = {name: known.get(name) or self._layer(name, module) for name, module in modules.items()}
         self._register()
 
     def _layer(self, name: str, module: nn.Module) -> PlainLayer | WhitenedLayer:
@@ -362,26 +349,14 @@ class PRONG(Optimizer):
             handles.append(module.register_forward_pre_hook(tap.before, with_kwargs=True))
             if isinstance(layer, PlainLayer):
                 handles.append(module.register_forward_hook(tap.after, with_kwargs=True))
+        if hasattr(self, "_unhook"):
+            self._unhook()
         self._unhook = weakref.finalize(self, _remove, handles)
 
 
 def _remove(handles: list) -> None:
     for handle in handles:
         handle.remove()
-
-
-def _refusal(module: nn.Module, mine: list[nn.Parameter], owners: list[int]) -> str | None:
-    """Return why a module gets plain steps, or None."""
-    if not whitenable(module):
-        return f"a {type(module).__name__} is neither a linear layer nor a convolution without groups"
-    weight = module.V if hasattr(module, "V") else module.weight
-    if not any(p is weight for p in mine):
-        return "its weight is not trained by this optimizer"
-    if any(owners.count(id(p)) > 1 for p in mine):
-        return "it shares parameters with another layer"
-    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
-        return "only zero padding given by numbers is known for convolutions"
-    return None
 
 
 def _whole(value: int, name: str) -> int:

@@ -1,0 +1,82 @@
+"""The hooks by which PRONG reaches the layers of a model, and the backward pass that it puts in."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from natcompanion.optim._prong_layers import PlainLayer
+
+
+class Tap:
+    """The hooks of one layer. It does not keep the optimizer alive, and a copy of it does nothing."""
+
+    def __init__(self, optimizer: Any = None, name: str = "") -> None:
+        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
+        self.name = name
+
+    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Show the input of the layer to the optimizer."""
+        optimizer = self.optimizer()
+        if optimizer is not None:
+            optimizer._before(self.name, module, first(args, kwargs))
+
+    def after(
+        self, module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Let the optimizer replace the backward pass of the layer."""
+        optimizer = self.optimizer()
+        if optimizer is None:
+            return None
+        return optimizer._after(self.name, module, first(args, kwargs), output)
+
+    def __reduce__(self) -> tuple:
+        return (Tap, ())
+
+    def __deepcopy__(self, memo: dict) -> "Tap":
+        return Tap()
+
+
+def first(args: tuple, kwargs: dict) -> torch.Tensor:
+    """Return the input of a layer, however it was named."""
+    return args[0] if args else next(iter(kwargs.values()))
+
+
+def remove_taps(module: nn.Module) -> None:
+    """Remove the taps of earlier optimizers from a module."""
+    for hooks, flags in (
+        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+        (module._forward_hooks, module._forward_hooks_with_kwargs),
+    ):
+        for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tap)]:
+            del hooks[key]
+            flags.pop(key, None)
+
+
+class Route(torch.autograd.Function):
+    """The identity on the output of a plain layer, with the preconditioned gradients as its backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        output: torch.Tensor,
+        h: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        layer: PlainLayer,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(h, weight)
+        ctx.layer = layer
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, delta: torch.Tensor) -> tuple:
+        h, weight = ctx.saved_tensors
+        layer, (_, for_input, for_weight, *_) = ctx.layer, ctx.needs_input_grad
+        grad_h = layer.input_gradient(h, weight, delta) if for_input else None
+        W, b = layer.gradients(h, delta) if for_weight else (None, None)
+        return None, grad_h, W, b if ctx.needs_input_grad[3] else None, None

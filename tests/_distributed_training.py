@@ -15,9 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from natcompanion._moments import Moments
 from natcompanion.layers import whiten_model
-from natcompanion.optim import PRONG
-from natcompanion.recipes import Settings
-from natcompanion.recipes import train as train_on_images
+from natcompanion.optim import PRONG, PRONGPlus
+from natcompanion.recipes import imagefolder
 
 STEPS, BATCH = 8, 20
 SHARES = {"even": (10, 10), "uneven": (13, 7)}
@@ -56,6 +55,7 @@ SCENARIOS: dict[str, tuple[Callable[[], nn.Module], dict, str]] = {
     "training batches": (dense, options(sample=None), "uneven"),
     "weight decay": (dense, options(weight_decay=0.1, nesterov=True), "even"),
     "whitened gradients": (dense, options(backward_eps=1.0), "even"),
+    "a diagonal for every batch": (dense, options(normalization="diagonal"), "uneven"),
     "DistributedDataParallel": (dense, options(synchronize=False), "uneven"),
 }
 
@@ -64,7 +64,7 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
     """Return the parameters after each step of a scenario, seen from one process of ``world``; (steps, P)."""
     make, settings, share = SCENARIOS[name]
     model = make()
-    optimizer = PRONG(model, **settings)
+    optimizer = (PRONGPlus if "normalization" in settings else PRONG)(model, **settings)
     wrapped = DistributedDataParallel(model) if world > 1 and not settings.get("synchronize", True) else model
     x, t = data()
     path = []
@@ -80,13 +80,19 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
 
 
 IMAGES = {
-    "size": 20, "width": 0.06, "batch": 16, "epochs": 9, "steps": 10, "period": 3, "sample_size": 24,
-    "evaluate_every": 5, "lr": 0.03,
+    "size": 20, "width": 0.06, "batch": 16, "epochs": 9, "steps": 10, "period": 3, "sample-size": 24,
+    "evaluate-every": 5, "lr": 0.03,
 }  # fmt: skip
 
 
+def train_on_images(directory: Path, name: str, **changes: int) -> None:
+    """Call the recipe as its command line does."""
+    options = [f"--{key}={value}" for key, value in {**IMAGES, **changes}.items()]
+    imagefolder.main([str(directory / "images"), str(directory / name), *options])
+
+
 def main(directory: Path) -> None:
-    """Store what this process sees of every scenario; train on images with a break and a checkpoint."""
+    """Store what this process sees of every scenario; train on images, also with a break."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -96,8 +102,9 @@ def main(directory: Path) -> None:
     paths["statistics of one process"] = train("uneven shares", rank, world)
     Moments.reduced = reduced
     torch.save(paths, directory / f"paths.{rank}")
-    for steps in (3, IMAGES["steps"]):
-        train_on_images(Settings(directory / "images", directory / "parts", **{**IMAGES, "steps": steps}))
+    train_on_images(directory, "whole")
+    train_on_images(directory, "parts", steps=3)
+    train_on_images(directory, "parts")
     dist.destroy_process_group()
 
 

@@ -15,31 +15,18 @@ from tests import _distributed_training as training
 ROOT = Path(__file__).parents[1]
 
 
-def torchrun(*arguments: str) -> str:
-    """Run a module in two processes on this machine and return what they wrote; fail on a warning."""
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "error",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
+def torchrun(*arguments: str) -> None:
+    """Run a module in two processes on this machine; a warning is an error."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    if sys.platform == "linux":
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
     done = subprocess.run(
-        [*command, "-m", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
-        timeout=120, check=False,
+        [sys.executable, *launcher, *arguments],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr, done.stderr
-    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +67,18 @@ def test_without_a_sum_over_the_statistics_the_paths_part(paths):
 
 def test_the_image_recipe_runs_on_two_processes_and_goes_on_to_the_last_bit(directory):
     """One run by the command of the recipe, against one that was cut in two."""
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in training.IMAGES.items()]
-    whole = str(directory / "whole")
-    printed = torchrun("natcompanion.recipes.imagefolder", str(directory / "images"), whole, *options)
-    result = json.loads(printed.splitlines()[-1])
     logs = [(directory / name / "log.jsonl").read_text() for name in ("whole", "parts")]
     states = [torch.load(directory / name / "checkpoint.pt") for name in ("whole", "parts")]
     assert logs[0] == logs[1] and equal(*states)
     losses = [entry["loss"] for entry in map(json.loads, logs[0].splitlines()) if "loss" in entry]
-    assert result["step"] == len(losses) == training.IMAGES["steps"] and result["loss"] == losses[-1]
+    assert len(losses) == training.IMAGES["steps"]
     assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
+
+
+def test_the_recipe_is_a_program():
+    command = [sys.executable, "-W", "error", "-m", "natcompanion.recipes.imagefolder", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "--sample-size" in done.stdout and not done.stderr, done.stderr
 
 
 def equal(a, b):

@@ -130,6 +130,18 @@ def test_independence_means_zero_weights():
     assert float((boltzmann.covariances(free)["vv"] ** 2).sum()) > 0.01  # cov(v, v) is not zero there
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_times_covariance_is_the_sum_of_two_divergences(seed):
+    """sum w C = KL(p, p_v p_h) + KL(p_v p_h, p), so that it is positive unless W = 0; one of them alone is not it."""
+    rbm = RBM.random(4, 3, scale=1.0, bias_scale=0.7, generator=rng(seed))
+    _, _, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
+    p = p.reshape(16, 8)
+    q = torch.outer(p.sum(1), p.sum(0))
+    forward, backward = (p * (p / q).log()).sum(), (q * (q / p).log()).sum()
+    close((rbm.W * boltzmann.model_moments(rbm).covariance).sum(), forward + backward)
+    assert abs(float(forward - backward)) > 1e-6 and float(forward) > 1e-3
+
+
 def test_near_zero_the_penalty_is_a_quadratic_weight_decay():
     rbm = machine(3, 2, seed=4, scale=1e-4)
     s, t = (torch.sigmoid(x) * torch.sigmoid(-x) for x in (rbm.a, rbm.b))

@@ -44,7 +44,7 @@ METHODS = {
     "NGD": ("NGD", SKY, "-"), "WhiteNGD": ("WhiteNGD", BLUE, "--"),
 }  # fmt: skip
 FIGURE5 = {
-    "data": ["digits", "fashion"],
+    "data": ["digits"],
     "axis": ["iterations", "seconds"],
     "against": ["plain", "batch normalization"],
 }
@@ -148,8 +148,8 @@ def _draw_spotlight(
     grid = torch.stack(torch.meshgrid(across, up, indexing="xy"), -1)
     options = {"omega": omega, "iota": iota} if activation == "relu" else {}
     field = nu(activation, grid @ w, **options)
-    panel.imshow(field.numpy(), origin="lower", extent=(-5.5, 5.5, -3.2, 3.2), cmap="YlOrBr", vmin=0, vmax=1.6 * float(field.max()),
-                 aspect="equal", alpha=0.75, interpolation="bilinear")  # fmt: skip
+    shades = ["#FFFDF5", "#FFF3D0", "#FFE5A3", "#FFD277", "#FDBB55", "#F5A03C"]
+    panel.contourf(across, up, field, np.linspace(0, float(field.max()) + 1e-9, 7), colors=shades)
     size = 8 + 60 * weight / float(field.max())
     for value, marker, color in ((0, "o", VERMILLION), (1, "^", BLUE)):
         panel.scatter(
@@ -583,4 +583,57 @@ def figure4_numbers() -> dict[str, float]:
         "white_floor": int((large.values("excess_WhiteGD") <= floor).sum()),
         "white_soon": float(np.median(large.values("epochs_WhiteGD")[:, target])),
         "natural_soon": float(np.median(large.values("epochs_NGD")[:, target])),
+    }  # fmt: skip
+
+
+def sharp_rows(data: str) -> list[list]:
+    """Return a row for each method of Figure 5: name, step size, mean and deviation of the last tenth of the costs, test error."""
+    rows = []
+    for name, runs in trainers(data).items():
+        mean, deviation = (float(runs.values(f"sharp_{key}")[:, -1].mean()) for key in ("mean", "std"))
+        error = float(runs.values("test_error")[:, -1].mean())
+        rows.append(
+            [TRAINERS[name][0], float(runs.records[0].settings["rate"]), mean, deviation, f"{error:.1f} %"]
+        )
+    return rows
+
+
+STEPS = {
+    "sgd": "SGD", "adam": "Adam", "sgd_bna": "SGD, BNA", "sgd_bnb": "SGD, BNB", "rngd": "RNGD, T = 100",
+    "rngd_every_batch": "the same, statistics of every batch", "rngd_each_step": "RNGD, T = 1",
+}  # fmt: skip
+
+
+def step_rows() -> list[list]:
+    """Return a row for each way of training: name, and how many times the processor time of SGD an iteration takes, median."""
+    stored = experiments.load("rfim_step_time")
+    return [
+        [text, float(np.median(stored.values(name) / stored.values("sgd")))] for name, text in STEPS.items()
+    ]
+
+
+def figure5_numbers(data: str) -> dict[str, float]:
+    """Return what the text says of Figure 5: cost at the end, and after the time that SGD needs for all its iterations.
+
+    Costs are geometric means over the seeds of the mean of 10 mini-batches. "bn" is the best of the four with
+    batch normalization. The ratio is how many times SGD's processor time an iteration of RNGD takes, see `step_rows`.
+    """
+    runs = trainers(data)
+    curves = {name: np.log10(one.values("curve").astype(float)).mean(0) for name, one in runs.items()}
+    steps = {name: one.records[0].settings["smooth"] for name, one in runs.items()}
+    budget = milliseconds(runs["sgd"]) * steps["sgd"] * len(curves["sgd"])
+
+    def at(name: str, iteration: float) -> float:
+        index = max(1, min(len(curves[name]), iteration // steps[name])) - 1
+        return float(10 ** curves[name][int(index)])
+
+    ends = {name: at(name, math.inf) for name in runs}
+    normalized = min((name for name in runs if "_bn" in name), key=ends.get)
+    names = {"sgd": "sgd", "adam": "adam", "bn": normalized, "rngd": "rngd", "fast": "fast"}
+    names = {key: name for key, name in names.items() if name in runs}
+    return {
+        **{f"{data}_{key}": ends[name] for key, name in names.items()},
+        **{f"{data}_{key}_300": at(name, 300) for key, name in names.items()},
+        **{f"{data}_{key}_budget": at(name, budget / milliseconds(runs[name])) for key, name in names.items()},
+        f"{data}_steps": steps["sgd"] * len(curves["sgd"]), f"{data}_seeds": len(runs["rngd"]),
     }  # fmt: skip

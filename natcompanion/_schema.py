@@ -23,7 +23,7 @@ PAPERS = {
     "revisiting": Paper("Revisiting Natural Gradient for Deep Networks", "Pascanu and Bengio", "2013", 30),
     "prong": Paper("Natural Neural Networks", "Desjardins et al.", "2015", 10),
     "rfim": Paper("Relative Natural Gradient for Learning Large Complex Models", "Sun and Nielsen", "2016", 81),
-    "boltzmann": Paper("Natural Boltzmann Machines", "Millea", "undated"),
+    "boltzmann": Paper("Natural Boltzmann Machines", "Millea", "undated", 4),
 }
 
 

@@ -199,6 +199,7 @@ SMALL = {
     "boltzmann_assumption": {"train_steps": 3, "steps": 4, "size": 4, "hidden": 3},
     "boltzmann_proxy": {"epochs": 1, "size": 4, "hidden": 4},
     "boltzmann_heldout": {"epochs": 1, "size": 4, "final_inits": 1},
+    "boltzmann_edge": {"epochs": 1, "size": 4},
     "boltzmann_whitened": {"epochs": 1, "size": 5, "hidden": 4},
     "boltzmann_projections": {"draws": 3, "ks": (1, 10), "size": 5},
 }

@@ -440,7 +440,7 @@ class HeldOut(Settings):
 
 
 RATES = (1.0, 2.0, 4.0, 8.0)
-"""Step sizes of the search; at 8 nearly every run falls apart."""
+"""Step sizes of the search; at 8 most runs fall apart."""
 
 
 def search_space() -> dict[str, list[dict]]:
@@ -480,6 +480,30 @@ def heldout(settings: HeldOut) -> dict:
         "test": dict(zip(space, scores["test"].tolist(), strict=True)),
         "gain": {name: float(scores["test"][0] - error) for name, error in zip(space, scores["test"], strict=True)},
     }  # fmt: skip
+
+
+@experiment("boltzmann_edge", quick=HeldOut(), paper=HeldOut(epochs=60))
+def edge(settings: HeldOut) -> dict:
+    """Does the search end far enough out? The least validation errors at twice its largest step and three times its largest strengths."""
+    data, beyond = many.digits(settings.size, settings.seed), beyond_the_search()
+    machines = train_all(settings, data, [c for part in beyond.values() for c in part], settings.generator())
+    errors = machines.errors(data["validation"]).split([len(part) for part in beyond.values()])
+    least = {name: float(part.min()) for name, part in zip(beyond, errors, strict=True)}
+    return {
+        part: {name.removesuffix(f".{part}"): error for name, error in least.items() if name.endswith(part)}
+        for part in ("step", "strength")
+    }
+
+
+def beyond_the_search() -> dict[str, list[dict]]:
+    """Return the configurations just outside the search: ``method.step`` and, where it is a number, ``method.strength``."""
+    out = {}
+    for name, configurations in search_space().items():
+        out[f"{name}.step"] = [{**c, "lr": 2 * c["lr"]} for c in configurations if c["lr"] == max(RATES)]
+        for kind in {key for c in configurations for key in c} - {"lr", "paper"}:
+            largest = max(c[kind] for c in configurations)
+            out[f"{name}.strength"] = [{"lr": lr, kind: 3 * largest} for lr in RATES[:-1]]
+    return out
 
 
 def train_all(settings: HeldOut, data: dict, configurations: list[dict], generator: torch.Generator) -> many.Machines:

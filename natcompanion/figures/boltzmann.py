@@ -518,7 +518,7 @@ def draw_heldout() -> Figure:
         panel.plot(found.mean, row, "o", color=BLUE)
     panel.axvline(0, color=BLACK, linewidth=1)
     panel.set_yticks(range(len(PENALTIES) - 1), list(PENALTIES.values())[:0:-1])
-    label(panel, "Test error: points better than the best SGD", "percentage points")
+    label(panel, "Points of test error gained over SGD", "percentage points")
     return drawing
 
 

@@ -2,6 +2,7 @@ r"""Relative natural-gradient descent: every neuron has a small Fisher metric of
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 import torch
@@ -207,7 +208,7 @@ class RNGD(Optimizer):
                 f"{block.name!r} has a gradient and saw none; call the model itself, on which RNGD was built"
             )
         statistics = block.statistics()
-        if not bool(torch.isfinite(statistics.sum())):
+        if not isfinite(float(statistics.sum())):
             raise ValueError(f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}")
         return statistics
 
@@ -215,7 +216,7 @@ class RNGD(Optimizer):
         """Refuse NaN and infinity, by the gradients of the biases where there are some: those of the weights follow."""
         last = [b.parts[-1].grad for b in active]
         grads = [g.reshape(-1) for g in last if g is not None]
-        if grads and not bool(torch.isfinite(torch.cat(grads).sum())):
+        if grads and not isfinite(float(torch.cat(grads).sum())):
             raise ValueError(
                 "step: expected finite gradients, got NaN or infinity; try a smaller lr or a larger eps"
             )

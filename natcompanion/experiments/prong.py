@@ -282,7 +282,7 @@ class Backward(Settings):
     quick=Backward(),
     chapter=Backward(
         size=14, widths=(196, 100, 50, 25, 10), updates=200, period=100,
-        rates=(1e-4, 1e-3, 1e-2, 1e-1, 1.0), second=(1e-1, 1e-3), repeats=5,
+        rates=(1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0), second=(10.0, 1.0, 1e-1, 1e-2, 1e-3), repeats=5,
     ),
 )  # fmt: skip
 def backward(settings: Backward) -> dict:

@@ -9,6 +9,11 @@ from natcompanion import _checks as check
 from natcompanion import _distributed
 
 
+def first(args: tuple, kwargs: dict) -> torch.Tensor:
+    """Return the input of a layer from the arguments of its call, however it was named."""
+    return args[0] if args else next(iter(kwargs.values()))
+
+
 def rows(module: nn.Module, h: torch.Tensor) -> torch.Tensor:
     """Return the input of a linear or convolutional layer as rows (n, features); pixels count as samples."""
     if getattr(module, "kernel_size", None) is None:

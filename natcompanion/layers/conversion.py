@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from natcompanion._moments import Moments, rows
+from natcompanion._moments import Moments, first, rows
 from natcompanion.layers.coordinates import Kind
 from natcompanion.layers.whitened import Whitened, WhitenedConv2d, WhitenedLinear
 
@@ -91,7 +91,8 @@ def whitened_initialization(
     Parameters
     ----------
     model : Module
-        Plain layers get new weights; whitened ones keep V and d and get new U and c.
+        Plain layers get new weights; whitened ones keep V and d and get new U and c. Layers that share their
+        parameters stay as they are.
     inputs : Tensor, shape (n, ...)
     eps : float
         Added to the eigenvalues of the covariances.
@@ -109,11 +110,11 @@ def whitened_initialization(
     """
     done: set[int] = set()
 
-    def initialize(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+    def initialize(module: nn.Module, args: tuple, kwargs: dict) -> None:
         if id(module) in done:
             return
         done.add(id(module))
-        moments = Moments.of(rows(module, args[0])).checked("layer")
+        moments = Moments.of(rows(module, first(args, kwargs))).checked("layer")
         if isinstance(module, Whitened):
             module.set_coordinates(moments.mean, moments.covariance(), eps)
             return
@@ -124,8 +125,11 @@ def whitened_initialization(
         if b is not None:
             module.bias.copy_(b)
 
+    shared = _shared(model)
     handles = [
-        module.register_forward_pre_hook(initialize) for module in model.modules() if whitenable(module)
+        module.register_forward_pre_hook(initialize, with_kwargs=True)
+        for module in model.modules()
+        if whitenable(module) and not shared & {id(p) for p in module._parameters.values()}
     ]
     with preserved_buffers(model):
         try:

@@ -157,9 +157,9 @@ class WhitenedLinear(Whitened):
         layer = nn.Linear(in_features, out_features, self.d is not None, device="meta")
         return _with_parameters(layer, self)
 
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Map (..., in) to (..., out)."""
-        return linear(linear(h - self.c, self.U), self.V, self.d)
+        return linear(linear(input - self.c, self.U), self.V, self.d)
 
     def extra_repr(self) -> str:
         """Describe the layer."""
@@ -237,10 +237,10 @@ class WhitenedConv2d(Whitened):
         )  # fmt: skip
         return _with_parameters(layer, self)
 
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Map (n, in, height, width) to (n, out, ...)."""
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-        padded = pad(h, self._border, mode=mode) if any(self._border) else h
+        padded = pad(input, self._border, mode=mode) if any(self._border) else input
         white = conv2d(padded - self.c[:, None, None], self.U[:, :, None, None])
         return conv2d(white, self.V, self.d, self.stride, 0, self.dilation)
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from natcompanion._moments import first
 from natcompanion.optim._prong_layers import PlainLayer
 
 
@@ -39,9 +40,14 @@ class Tap:
         return Tap()
 
 
-def first(args: tuple, kwargs: dict) -> torch.Tensor:
-    """Return the input of a layer, however it was named."""
-    return args[0] if args else next(iter(kwargs.values()))
+def transformed(h: torch.Tensor) -> bool:
+    """Return whether a transform of ``torch.func`` is at work, whose results are not for training."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(h)
+
+
+def recomputing() -> bool:
+    """Return whether a backward pass is at work, so that a forward pass repeats one that was seen."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def remove_taps(module: nn.Module) -> None:

@@ -58,6 +58,7 @@ class PlainLayer:
         self.backward_inverse: torch.Tensor | None = None
         self.refresh_backward = False
         self.routed = False
+        self.trains_bias = True
 
     def owns(self, module: nn.Module) -> bool:
         """Return whether the module has its own parameters just now, and not substitutes."""
@@ -73,7 +74,7 @@ class PlainLayer:
 
     def refresh(self, moments: Moments, eps: float, _state: dict) -> None:
         """Take over new statistics of the input."""
-        centred = self.bias is not None and self.bias.requires_grad
+        centred = self.bias is not None and self.bias.requires_grad and self.trains_bias
         sigma = moments.covariance() if centred else moments.second_moment()
         like = torch.empty((), dtype=_computing(self.weight.dtype), device=self.weight.device)
         self.metric = self.metric_type.of(sigma, eps, like)

@@ -12,7 +12,7 @@ from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion._moments import Moments, rows
 from natcompanion.layers import preserved_buffers
-from natcompanion.optim._prong_hooks import Route, Tap, remove_taps
+from natcompanion.optim._prong_hooks import Route, Tap, recomputing, remove_taps, transformed
 from natcompanion.optim._prong_layers import InverseCovariance, PlainLayer, WhitenedLayer, trained_layers
 
 Inputs = torch.Tensor | tuple | Iterable
@@ -92,8 +92,12 @@ class PRONG(Optimizer):
     when the coordinates change, and so is mapped to the new ones in (V, d).
 
     The statistics are measured in the mode the model is in, and leave its buffers as they were. Layers without a
-    trainable bias cannot be centred: c is 0 and the second moment takes the place of the covariance. Shared parameters,
-    grouped convolutions, and layers of other types get plain steps.
+    bias that this optimizer trains cannot be centred: c is 0 and the second moment takes the place of the covariance.
+    Weight and bias of a plain layer have one step size and momentum, because centring ties their steps. Shared parameters,
+    grouped convolutions, layers of other types, and layers that no sample has reached yet get plain steps. Without a
+    sample, a layer that is called several times in a pass is renewed from the first call and earlier passes.
+
+    Transforms of ``torch.func`` see the plain model. A second derivative through plain layers is refused.
 
     The hooks on the model do nothing once the optimizer is gone; :meth:`close` removes them at once.
 
@@ -212,23 +216,32 @@ class PRONG(Optimizer):
     # What the hooks call -----------------------------------------------------------------------------------
 
     def _before(self, name: str, module: nn.Module, h: torch.Tensor) -> None:
-        """Note the input of a layer, or renew the statistics before the forward pass of a step."""
+        """Renew the statistics before the first forward pass of a step."""
         layer = self.layers[name]
-        if self._measured is not None:
-            if not (name in self.constant_inputs and layer.renewed >= 0):
-                self._note(self._measured, name, Moments.of(rows(module, h)))
-            return
-        if not torch.is_grad_enabled() or not layer.owns(module):
-            return
-        layer.cleared()
-        if self.sample is not None:
-            if self._due():
+        if self._training(layer, module, h):
+            layer.cleared()
+            if self.sample is not None and self._due():
                 self.reparametrize()
+        if isinstance(layer, WhitenedLayer):  # its coordinates cannot change once it has run
+            self._observe(layer, module, h)
+
+    def _training(self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor) -> bool:
+        """Return whether a pass may be one of training: no measurement, no evaluation, no other parameters."""
+        return (
+            self._measured is None and torch.is_grad_enabled() and layer.owns(module) and not transformed(h)
+        )
+
+    def _observe(self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor) -> None:
+        """Note the input of a layer for its statistics; without a sample, renew them when it is time."""
+        if layer.name in self.constant_inputs and layer.renewed >= 0:
             return
-        if name in self.constant_inputs and layer.renewed >= 0:
+        if self._measured is not None:
+            self._note(self._measured, layer.name, Moments.of(rows(module, h)))
+            return
+        if self.sample is not None or recomputing() or not self._training(layer, module, h):
             return
         with torch.no_grad():
-            new = Moments.of(rows(module, h)).checked(name)
+            new = Moments.of(rows(module, h)).checked(layer.name)
             layer.moments = new if layer.moments is None else layer.moments.merged(new, self.decay)
             if self.steps % self.period == 0 and layer.renewed != self.steps:
                 self._refresh(layer, layer.moments.reduced())
@@ -241,9 +254,10 @@ class PRONG(Optimizer):
     ) -> torch.Tensor | None:
         """Give the output of a plain layer its preconditioned backward pass."""
         layer = self.layers[name]
+        self._observe(layer, module, h)
         if not output.requires_grad or not layer.weight.requires_grad or layer.metric is None:
             return None
-        if self._measured is not None or not layer.owns(module) or layer.unbatched(h):
+        if not self._training(layer, module, h) or layer.unbatched(h):
             return None
         return Route.apply(output.detach(), h, layer.weight, layer.bias, layer)
 
@@ -252,6 +266,7 @@ class PRONG(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step, from the gradients of the last backward pass, and return what ``closure`` returns."""
+        self._check_pairs()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -267,6 +282,20 @@ class PRONG(Optimizer):
                     self._descend(p, group)
         self.steps += 1
         return loss
+
+    def _check_pairs(self) -> None:
+        """Refuse another step size for the bias of a plain layer than for its weight: centring ties them."""
+        groups = {id(p): group for group in self.param_groups for p in group["params"]}
+        for layer in self.layers.values():
+            if not isinstance(layer, PlainLayer) or layer.mean is None or not layer.trains_bias:
+                continue
+            for key in ("lr", "momentum", "nesterov"):
+                one, other = groups[id(layer.weight)][key], groups[id(layer.bias)][key]
+                if one != other:
+                    raise ValueError(
+                        f"step: expected one {key} for weight and bias of layer {layer.name!r}, got {one} and {other}; "
+                        "their steps belong together"
+                    )
 
     def _precondition_the_rest(self) -> None:
         """Precondition gradients that did not come through the model's own backward pass."""
@@ -332,6 +361,9 @@ class PRONG(Optimizer):
         known = self.layers
         modules, self.plain = trained_layers(self.model, [p for g in self.param_groups for p in g["params"]])
         self.layers = {name: known.get(name) or self._layer(name, module) for name, module in modules.items()}
+        chosen = {id(p) for group in self.param_groups for p in group["params"]}
+        for layer in self.layers.values():
+            layer.trains_bias = id(layer.bias) in chosen
         self._register()
 
     def _layer(self, name: str, module: nn.Module) -> PlainLayer | WhitenedLayer:
@@ -348,7 +380,7 @@ class PRONG(Optimizer):
             remove_taps(module)
             handles.append(module.register_forward_pre_hook(tap.before, with_kwargs=True))
             if isinstance(layer, PlainLayer):
-                handles.append(module.register_forward_hook(tap.after, with_kwargs=True))
+                handles.append(module.register_forward_hook(tap.after, prepend=True, with_kwargs=True))
         if hasattr(self, "_unhook"):
             self._unhook()
         self._unhook = weakref.finalize(self, _remove, handles)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from natcompanion import _checks as check
-from natcompanion._moments import rows
+from natcompanion._moments import first, rows
 from natcompanion.layers import whitenable
 
 
@@ -48,8 +48,8 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
     """
     found = {"statistics": 0.0, "precondition": 0.0, "inverse": 0.0}
 
-    def count(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-        samples, features = rows(module, args[0]).shape
+    def count(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        samples, features = rows(module, first(args, kwargs)).shape
         outputs, taps = len(module.weight), module.weight[0].numel() // features
         products = taps * outputs if isinstance(module, nn.Conv2d) else min(batch * samples, outputs)
         found["statistics"] += 2 * samples * features**2
@@ -57,7 +57,11 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
         found["inverse"] += features**3
 
     modes = {module: module.training for module in model.modules()}
-    handles = [module.register_forward_pre_hook(count) for module in model.modules() if whitenable(module)]
+    handles = [
+        module.register_forward_pre_hook(count, with_kwargs=True)
+        for module in model.modules()
+        if whitenable(module)
+    ]
     try:
         model.eval()
         with FlopCounterMode(display=False) as forward:

@@ -1,0 +1,419 @@
+"""PRONG on models and in loops that are out of the ordinary: right, or refused in a sentence."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from natcompanion.layers import whiten_model, whitened_initialization
+from natcompanion.optim import PRONG
+
+LR, EPS = 0.05, 0.1
+
+
+def mlp(*sizes, bias=True):
+    torch.manual_seed(0)
+    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=bias), nn.Tanh())]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+def data(n=30, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=g, dtype=torch.float64)
+    return x @ torch.randn(6, 6, generator=g, dtype=torch.float64) + 1, torch.randint(3, (n,), generator=g)
+
+
+X, LABELS = data()
+SAMPLE, _ = data(50, seed=3)
+
+
+def loss_of(model, x=X, t=LABELS):
+    return cross_entropy(model(x), t)
+
+
+def by_hand(model, loss, sample, names):
+    """Return the parameters after one step, from statistics and gradients of a copy; what is not named goes plainly."""
+    model, seen = copy.deepcopy(model), {}
+
+    def noting(name):
+        def note(module, args, kwargs, output):
+            h = args[0] if args else kwargs["input"]
+            flat = h.movedim(1, -1).flatten(0, -2) if isinstance(module, nn.Conv2d) else h.flatten(0, -2)
+            seen.setdefault(name, []).append(flat.detach())
+
+        return note
+
+    handles = [
+        model.get_submodule(n).register_forward_hook(noting(n), with_kwargs=True, prepend=True) for n in names
+    ]
+    with torch.no_grad():
+        model(sample)
+    for handle in handles:
+        handle.remove()
+    loss(model).backward()
+    moves = {p: p.grad for p in model.parameters() if p.grad is not None}
+    for name in names:
+        layer, h = model.get_submodule(name), torch.cat(seen[name])
+        G = layer.weight.grad.flatten(2) if layer.weight.ndim == 4 else layer.weight.grad[:, :, None]
+        centred = layer.bias is not None and layer.bias.requires_grad
+        c = h.mean(0) if centred else torch.zeros_like(h[0])
+        b = layer.bias.grad if centred else torch.zeros_like(G[:, 0, 0])
+        P = torch.linalg.inv((h - c).mT @ (h - c) / len(h) + EPS * torch.eye(len(c), dtype=h.dtype))
+        W = torch.einsum("oit,ij->ojt", G - torch.outer(b, c)[:, :, None], P)
+        moves[layer.weight] = W.reshape(layer.weight.shape)
+        if centred:
+            moves[layer.bias] = b - W.sum(2) @ c
+    return {n: p.detach() - LR * moves[p] if p in moves else p.detach() for n, p in model.named_parameters()}
+
+
+def step(model, optimizer, loss=loss_of):
+    optimizer.zero_grad()
+    loss(model).backward()
+    optimizer.step()
+
+
+def vector(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def check(model, loss=loss_of, sample=SAMPLE, names=None, optimizer=None):
+    optimizer = optimizer or PRONG(model, LR, eps=EPS, sample=sample)
+    expected = by_hand(model, loss, sample, list(optimizer.layers) if names is None else names)
+    step(model, optimizer, loss)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), expected[name], rtol=1e-9, atol=1e-10, msg=name)
+
+
+# Models ---------------------------------------------------------------------------------------------------------------
+
+
+class Named(nn.Module):
+    """Calls its layers by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.two(input=torch.tanh(self.one(input=x)))
+
+
+class Twice(nn.Module):
+    """Uses one layer twice, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.again = self.one
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.again(torch.tanh(self.one(x)))))
+
+
+def made(make):
+    torch.manual_seed(0)
+    return make().double()
+
+
+ODD = {
+    "without bias": lambda: mlp(6, 5, 3, bias=False),
+    "by keyword": lambda: made(Named),
+    "one layer twice": lambda: made(Twice),
+    "nested": lambda: nn.Sequential(
+        nn.Sequential(mlp(6, 5), nn.Tanh()), nn.ModuleDict({"a": mlp(5, 3)})["a"]
+    ),
+    "in evaluation mode": lambda: nn.Sequential(mlp(6, 5, 3), nn.Dropout(0.5)).eval(),
+    "batch normalization": lambda: made(
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(inplace=True), nn.Linear(5, 3))
+    ),
+}
+
+
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
+def test_odd_models(make):
+    check(make())
+
+
+@pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.bias"])
+def test_frozen_parameters(frozen):
+    model = mlp(6, 5, 3)
+    model.get_parameter(frozen).requires_grad_(False)
+    before = model.get_parameter(frozen).clone()
+    check(model)
+    assert torch.equal(model.get_parameter(frozen), before)
+
+
+def test_tied_layers_get_plain_steps():
+    model = mlp(6, 6, 6, 3)
+    model[2].weight = model[0].weight
+    check(model, names=["4"])
+
+
+def test_embeddings_norms_and_recurrent_layers_get_plain_steps():
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.norm = nn.Embedding(9, 4), nn.LayerNorm(4)
+            self.read, self.out = nn.GRU(4, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, words):
+            return self.out(self.read(self.norm(self.words(words)))[0][:, -1])
+
+    words = torch.randint(9, (30, 7), generator=torch.Generator().manual_seed(0))
+    check(made(Reader), lambda model: loss_of(model, words), words, ["out"])
+
+
+def test_hooks_of_the_user_that_change_inputs_and_outputs():
+    for before in (True, False):
+        model = mlp(6, 5, 3)
+        optimizer = None if before else PRONG(model, LR, eps=EPS, sample=SAMPLE)
+        model[0].register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        model[2].register_forward_hook(lambda module, args, output: output * 3)
+        check(model, optimizer=optimizer)
+
+
+def test_whitened_layers_and_initialization_of_odd_models():
+    model = made(Named)
+    twin = whiten_model(model)
+    torch.testing.assert_close(twin(X), model(X))
+    plain = whitened_initialization(copy.deepcopy(model), SAMPLE, EPS)
+    torch.testing.assert_close(whitened_initialization(twin, SAMPLE, EPS)(X), plain(X))
+    assert not torch.allclose(plain(X), model(X), atol=0.1)
+    tied = mlp(6, 6, 6, 3)
+    tied[2].weight = tied[0].weight
+    before = tied[0].weight.clone()
+    whitened_initialization(tied, SAMPLE, EPS)
+    assert torch.equal(tied[0].weight, before) and tied[2].weight is tied[0].weight
+
+
+# Parameter groups -----------------------------------------------------------------------------------------------------
+
+
+def test_a_bias_that_another_optimizer_trains_is_not_used_for_centring():
+    """Else the step of the weights would rely on a move of the bias that nobody makes, and could lead uphill."""
+    model = mlp(6, 5, 3)
+    rest = [p for name, p in model.named_parameters() if name != "0.bias"]
+    optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE, parameters=rest)
+    twin = copy.deepcopy(model)
+    twin[0].bias.requires_grad_(False)
+    expected = by_hand(twin, loss_of, SAMPLE, ["0", "2"])
+    gradient = torch.autograd.grad(loss_of(twin), twin[0].weight)[0]
+    before, bias = model[0].weight.detach().clone(), model[0].bias.detach().clone()
+    step(model, optimizer)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), expected[name], rtol=1e-9, atol=1e-10)
+    assert float((gradient * (model[0].weight.detach() - before)).sum()) < 0
+    assert torch.equal(model[0].bias, bias)
+
+
+def test_weight_and_bias_of_a_layer_go_together():
+    model = mlp(6, 5, 3)
+    weights, biases = (
+        [p for name, p in model.named_parameters() if name.endswith(kind)] for kind in ("weight", "bias")
+    )
+    for option, value in (("lr", 0.0), ("momentum", 0.5)):
+        groups = [{"params": weights}, {"params": biases, option: value}]
+        optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE, parameters=groups)
+        before = vector(model)
+        with pytest.raises(ValueError, match=f"one {option} for weight and bias of layer '0'"):
+            step(model, optimizer)
+        assert torch.equal(vector(model), before)
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases}]
+    step(model, PRONG(model, LR, eps=EPS, sample=SAMPLE, parameters=groups))
+
+
+def test_layers_that_are_unfrozen_later():
+    model = mlp(6, 5, 3)
+    model[0].requires_grad_(False)
+    optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE, period=1)
+    step(model, optimizer)
+    model[0].requires_grad_(True)
+    optimizer.add_param_group({"params": list(model[0].parameters())})
+    check(model, optimizer=optimizer, names=["0", "2"])
+
+
+def test_two_optimizers_on_parts_of_a_model():
+    model = mlp(6, 5, 3)
+    optimizers = [
+        PRONG(model, LR, eps=EPS, sample=SAMPLE, parameters=list(model[k].parameters())) for k in (0, 2)
+    ]
+    expected = by_hand(model, loss_of, SAMPLE, ["0", "2"])
+    loss_of(model).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), expected[name], rtol=1e-9, atol=1e-10)
+
+
+# Loops ----------------------------------------------------------------------------------------------------------------
+
+
+def parts(model):
+    return [
+        cross_entropy(model(X[k : k + 10]), LABELS[k : k + 10], reduction="sum") / 30 for k in (0, 10, 20)
+    ]
+
+
+def test_the_ways_to_the_same_gradient():
+    """Parts, a graph used twice, other passes in between, a closure, gradients from autograd or from a copy."""
+
+    def separate(model, optimizer):
+        for k in range(3):
+            parts(model)[k].backward()
+        optimizer.step()
+
+    def together(model, optimizer):
+        sum(parts(model)).backward()
+        optimizer.step()
+
+    def twice(model, optimizer):
+        loss = loss_of(model) / 2
+        loss.backward(retain_graph=True)
+        loss.backward()
+        optimizer.step()
+
+    def passes_between(model, optimizer):
+        loss = loss_of(model)
+        with torch.no_grad():
+            model(X[:3])
+        loss_of(model, X[:5], LABELS[:5])
+        loss.backward()
+        optimizer.step()
+
+    def closure(model, optimizer):
+        def call():
+            optimizer.zero_grad()
+            loss = loss_of(model)
+            loss.backward()
+            return loss
+
+        assert optimizer.step(call).requires_grad
+
+    def assigned(model, optimizer):
+        gradients = torch.autograd.grad(loss_of(model), list(model.parameters()))
+        for p, g in zip(model.parameters(), gradients, strict=True):
+            p.grad = g
+        optimizer.step()
+
+    def from_a_copy(model, optimizer):
+        twin = copy.deepcopy(model)
+        loss_of(twin).backward()
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            p.grad = q.grad
+        optimizer.step()
+
+    expected = by_hand(mlp(6, 5, 3), loss_of, SAMPLE, ["0", "2"])
+    for way in (separate, together, twice, passes_between, closure, assigned, from_a_copy):
+        model = mlp(6, 5, 3)
+        way(model, PRONG(model, LR, eps=EPS, sample=SAMPLE))
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p.detach(), expected[name], rtol=1e-9, atol=1e-10, msg=way.__name__)
+
+
+def test_gradients_that_are_set_to_zero_in_place():
+    ends = []
+    for to_none in (True, False):
+        model = mlp(6, 5, 3)
+        optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE)
+        for _ in range(3):
+            model.zero_grad(set_to_none=to_none)
+            loss_of(model).backward()
+            optimizer.step()
+        ends.append(vector(model))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, None], ids=["sample", "training batches"])
+def test_activation_checkpointing_changes_nothing(sample):
+    class Long(nn.Module):
+        def __init__(self, cheap):
+            super().__init__()
+            self.body, self.out, self.cheap = mlp(6, 5, 5), mlp(5, 3), cheap
+
+        def forward(self, x):
+            h = checkpoint(self.body, x, use_reentrant=False) if self.cheap else self.body(x)
+            return self.out(torch.tanh(h))
+
+    ends = []
+    for cheap in (False, True):
+        model = Long(cheap)
+        optimizer = PRONG(model, LR, eps=EPS, period=2, sample=sample)
+        for k in range(4):
+            step(
+                model,
+                optimizer,
+                lambda model, k=k: loss_of(model, X[5 * k : 5 * k + 9], LABELS[5 * k : 5 * k + 9]),
+            )
+        ends.append(vector(model))
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, None], ids=["sample", "training batches"])
+def test_function_transforms_see_the_plain_model_and_leave_no_trace(sample):
+    model = mlp(6, 5, 3)
+    optimizer = PRONG(model, LR, eps=EPS, sample=sample)
+    step(model, optimizer)
+    twin = copy.deepcopy(model)
+    other = PRONG(twin, LR, eps=EPS, sample=sample)
+    other.load_state_dict(optimizer.state_dict())
+    plain = copy.deepcopy(model)
+    found, expected = (torch.func.vmap(torch.func.jacrev(net))(X) for net in (model, plain))
+    torch.testing.assert_close(found, expected)
+    step(model, optimizer)
+    step(twin, other)
+    assert torch.equal(vector(model), vector(twin))
+
+
+def test_a_second_derivative_is_refused():
+    model = mlp(6, 5, 3)
+    step(model, optimizer := PRONG(model, LR, eps=EPS, sample=SAMPLE))
+    x = X[:2].clone().requires_grad_()
+    (g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        g.square().sum().backward()
+    optimizer.close()
+    (g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    g.square().sum().backward()
+
+
+def test_mixed_precision_is_close_to_full_precision():
+    low, full = mlp(6, 5, 3).float(), mlp(6, 5, 3)
+    for model, dtype, sample in ((low, torch.float32, SAMPLE.float()), (full, torch.float64, SAMPLE)):
+        optimizer = PRONG(model, LR, eps=EPS, sample=sample)
+        start = vector(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+                r = model(X.to(dtype))
+            cross_entropy(r.to(dtype), LABELS).backward()
+            optimizer.step()
+        assert all(p.dtype == dtype for p in model.parameters())
+    moved = (vector(full) - start).norm()
+    assert float((vector(low).double() - vector(full)).norm() / moved) < 0.02
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, None], ids=["sample", "training batches"])
+def test_a_forward_pass_that_fails_leaves_no_trace(sample):
+    class Fragile(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.out, self.broken = mlp(6, 5), mlp(5, 3), False
+
+        def forward(self, x):
+            h = self.body(x)
+            if self.broken:
+                raise RuntimeError("broken")
+            return self.out(torch.tanh(h))
+
+    model = Fragile()
+    optimizer = PRONG(model, LR, eps=EPS, sample=sample)
+    model.broken = True
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken"):
+            model(X)
+    model.broken = False
+    check(model, optimizer=optimizer, sample=X if sample is None else sample)

@@ -1,8 +1,10 @@
 """The figures of the chapter on relative Fisher metrics, over the whole grid of each."""
 
 import itertools
+import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -20,6 +22,8 @@ GRIDS = {
     "ranks": (figures.draw_ranks, figures.describe_ranks, figures.RANKS),
     "figure 4": (figures.draw_figure4, figures.describe_figure4, figures.FIGURE4),
     "damping": (figures.draw_damping, figures.describe_damping, figures.DAMPING),
+    "figure 5": (figures.draw_figure5, figures.describe_figure5, figures.FIGURE5),
+    "rngd": (figures.draw_rngd, figures.describe_rngd, figures.RNGD),
     "divergence": (figures.draw_divergence, figures.describe_divergence, figures.DIVERGENCE),
 }  # fmt: skip
 
@@ -121,3 +125,21 @@ def test_epochs_are_counted_or_never():
     record = figures.figure4_record("7 x 7, 800", "3v5")
     assert figures.epochs_text(record, "GD", 1e-3) == "never"
     assert float(figures.epochs_text(record, "WhiteNGD", 1e-3)) < 20
+
+
+def test_tables_of_figure_5_are_in_the_order_of_the_methods():
+    rows = figures.sharp_rows("digits")
+    assert [row[0] for row in rows] == [text for text, _, _ in figures.TRAINERS.values()]
+    assert all(0 < row[2] < 1 and 0 < row[3] < 1 and row[4].endswith(" %") for row in rows)
+    steps = dict(figures.step_rows())
+    assert steps["SGD"] == 1 and 1 < steps["RNGD, T = 100"] < steps["RNGD, T = 1"]
+
+
+def test_numbers_of_figure_5_are_those_of_its_curves():
+    numbers = figures.figure5_numbers("digits")
+    runs = figures.trainers("digits")["rngd"]
+    curves = runs.values("curve").astype(float)
+    assert numbers["digits_seeds"] == len(curves) >= 5
+    assert numbers["digits_rngd"] == pytest.approx(math.exp(np.log(curves[:, -1]).mean()))
+    assert numbers["digits_sgd_budget"] == pytest.approx(numbers["digits_sgd"])
+    assert numbers["digits_rngd_budget"] > numbers["digits_rngd"]

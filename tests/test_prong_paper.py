@@ -105,6 +105,25 @@ def test_equation_7_by_hand():
     assert gap(U @ covariance(x) @ U.mT, torch.diag(values / (values + 0.01)).flip(0, 1)) < 1e-12
 
 
+def test_block_of_section_2_2():
+    """The Fisher block of a layer is the second moment of the rows of delta h^T, over inputs and the model's labels."""
+    model, (x, _) = network(), data(6)
+    block = torch.zeros(20, 20, **F64)
+    for x_i in x.split(1):
+        h = model[:2](x_i)
+        a = model[2](h)
+        r = model[3:](a)
+        for label, p in reference.labels(Categorical(), r[0].detach()):
+            loss = Categorical().nll(r, label.unsqueeze(0)).sum()
+            (delta,) = torch.autograd.grad(loss, a, retain_graph=True)
+            v = torch.outer(delta[0], h[0]).detach().reshape(-1)
+            block += p * torch.outer(v, v) / len(x)
+    exact = metrics.fisher(model, x, Categorical(), parameters=["2.weight"])
+    assert gap(block, exact) < 1e-12
+    by_columns = block.view(4, 5, 4, 5).permute(1, 0, 3, 2).reshape(20, 20)
+    assert gap(by_columns, exact) > 0.1  # negative control
+
+
 # Errata ---------------------------------------------------------------------------------------------------------------
 
 

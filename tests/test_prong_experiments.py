@@ -220,7 +220,7 @@ def test_no_direction_is_multiplied_by_more_than_one_over_epsilon():
 def test_batch_norm_is_measured_at_rest():
     model = fisher.tanh_network((100, 6, 5, 4), generator(), batch_norm=True)
     x = fisher.digits()[0][:300]
-    resting = fisher.at_rest(model, x)
+    resting = training.at_rest(model, x)
     h = resting[:2](x).detach()
     assert float(h.mean(0).abs().max()) < 1e-6 and float((h.var(0) - 1).abs().max()) < 0.02
     assert model.training and int(model[1].num_batches_tracked) == 0

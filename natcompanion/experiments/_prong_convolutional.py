@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import avg_pool2d
 
 from natcompanion.data import cifar10, fashion_mnist
-from natcompanion.experiments._prong_training import Choice, Clock, Run, make_optimizer
+from natcompanion.experiments._prong_training import Choice, Clock, Run, at_rest, make_optimizer
 from natcompanion.likelihoods import Categorical
 
 LIKELIHOOD = Categorical()
@@ -87,24 +87,17 @@ def network(
 
 @torch.no_grad()
 def error(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> float:
-    """Return the percentage of misclassified images; batch norm at rest."""
-    was_training = model.training
-    model.eval()
+    """Return the percentage of misclassified images."""
     wrong = sum(
         int((model(a).argmax(1) != b).sum()) for a, b in zip(x.split(1000), t.split(1000), strict=True)
     )
-    model.train(was_training)
     return 100 * wrong / len(x)
 
 
 @torch.no_grad()
 def cross_entropy(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> float:
-    """Return the mean cross-entropy, at most 100; batch norm at rest."""
-    was_training = model.training
-    model.eval()
-    value = float(LIKELIHOOD.nll(model(x), t).mean().nan_to_num(100.0, 100.0))
-    model.train(was_training)
-    return min(value, 100.0)
+    """Return the mean cross-entropy, at most 100."""
+    return min(float(LIKELIHOOD.nll(model(x), t).mean().nan_to_num(100.0, 100.0)), 100.0)
 
 
 class Waterfall:
@@ -132,7 +125,8 @@ class Waterfall:
 class AnnealedRun(Run):
     """A run that looks at the validation error now and then, for the annealing and for the curves.
 
-    ``curve`` holds the number of updates, the training loss on the first images (in the middle, not mirrored) and the
+    Batch normalization is measured with the statistics of 2,000 training images: in a short run the running ones lag
+    behind. ``curve`` holds the number of updates, the training loss on the first images (in the middle, not mirrored) and the
     validation error in per cent, at each look.
     """
 
@@ -154,13 +148,22 @@ class AnnealedRun(Run):
         for _ in range(updates // self.every):
             super().train(self.every)
             self.updates += self.every
-            wrong = error(self.model, *self.data.validation)
+            resting = self.at_rest()
+            wrong = error(resting, *self.data.validation)
             self.waterfall.look(wrong)
-            loss = 100.0 if self.diverged else cross_entropy(self.model, *self.watched)
+            loss = 100.0 if self.diverged else cross_entropy(resting, *self.watched)
             self.curve.append(
                 {"update": self.updates, "train": round(loss, 5), "validation": round(wrong, 4)}
             )
         return self
+
+    def at_rest(self) -> nn.Module:
+        """Return a copy of the model to be measured."""
+        return at_rest(self.model, self.watched[0])
+
+    def score(self) -> float:
+        """Return the validation error at the last look."""
+        return self.curve[-1]["validation"]
 
 
 def start(

@@ -1,6 +1,5 @@
 """Conditioning of the Fisher matrix of a small tanh network, in plain and in whitened coordinates (Figure 2)."""
 
-import copy
 from itertools import pairwise
 
 import torch
@@ -8,6 +7,7 @@ from torch import nn
 
 from natcompanion import layers, metrics, optim
 from natcompanion.data import mnist
+from natcompanion.experiments._prong_training import at_rest
 from natcompanion.likelihoods import Categorical
 from natcompanion.whitening import whitening_matrix
 
@@ -106,18 +106,6 @@ def conditions(G: torch.Tensor) -> dict[str, float]:
         "absolute": (top + 1e-4) / (float(lam[0]) + 1e-4),
         "spread": 1 - float(lam.sum() ** 2 / lam.square().sum()) / n,
     }
-
-
-def at_rest(model: nn.Sequential, x: torch.Tensor) -> nn.Sequential:
-    """Return a copy whose batch normalization uses the statistics of ``x``, frozen."""
-    resting = copy.deepcopy(model)
-    for layer in resting:
-        if isinstance(layer, nn.BatchNorm1d):
-            layer.reset_running_stats()
-            layer.momentum = None
-    with torch.no_grad():
-        resting.train()(x)
-    return resting.eval()
 
 
 class Training:

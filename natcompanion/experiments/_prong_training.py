@@ -1,5 +1,6 @@
 """Training runs of the PRONG experiments: the deep auto-encoder, its starts, the five methods, and one search for all."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -8,6 +9,7 @@ from typing import Self
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from natcompanion import layers, optim
 from natcompanion.data import mnist
@@ -88,6 +90,19 @@ def reconstruction_error(model: nn.Module, x: torch.Tensor, block: int = 1000) -
     total = sum(float((LIKELIHOOD.mean(model(part)) - part).square().sum()) for part in x.split(block))
     model.train(was_training)
     return total / len(x)
+
+
+@torch.no_grad()
+def at_rest(model: nn.Module, x: torch.Tensor) -> nn.Module:
+    """Return a copy in evaluation mode whose batch normalization uses the statistics of ``x``, not the running ones."""
+    resting = copy.deepcopy(model)
+    norms = [layer for layer in resting.modules() if isinstance(layer, _BatchNorm)]
+    for layer in norms:
+        layer.reset_running_stats()
+        layer.momentum = None
+    if norms:
+        resting.train()(x)
+    return resting.eval()
 
 
 @dataclass

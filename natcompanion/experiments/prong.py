@@ -372,8 +372,8 @@ CONVOLUTIONAL_SECOND = {"rmsprop": (0.9, 0.99), "prong": (1e-1, 1e-2), "prong+":
     "prong_convolutional",
     quick=Convolutional(),
     chapter=Convolutional(
-        train=10_000, validation=2000, test=10_000, maps=(8, 16), updates=240, short=40, kept=2,
-        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1), repeats=5, every=20,
+        train=10_000, validation=2000, test=10_000, maps=(8, 16), updates=240, short=80, kept=2,
+        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1), repeats=5, every=20,
     ),
     paper=Convolutional(
         data="cifar10", size=32, crop=24, train=40_000, validation=5000, test=10_000, maps=(64, 128, 256), updates=40_000,
@@ -391,10 +391,14 @@ def convolutional(settings: Convolutional) -> dict:
 
     def finish(run: maps.AnnealedRun) -> dict:
         run.train(settings.updates)
-        return {"test": maps.error(run.model, *data.test), "curve": run.curve, "seconds": run.clock.seconds}
+        return {
+            "test": maps.error(run.at_rest(), *data.test),
+            "curve": run.curve,
+            "seconds": run.clock.seconds,
+        }
 
     best, tried, runs = training.search(
-        make, choices(settings.method, settings, CONVOLUTIONAL_SECOND), lambda run: maps.error(run.model, *data.validation),
+        make, choices(settings.method, settings, CONVOLUTIONAL_SECOND), maps.AnnealedRun.score,
         finish, short=settings.short, kept=settings.kept, repeats=settings.repeats,
     )  # fmt: skip
     return {"best": asdict(best), "search": tried, **{key: [run[key] for run in runs] for key in runs[0]}}

@@ -176,7 +176,8 @@ GRIDS = {
 }  # fmt: skip
 READINGS = {
     "as printed": ("printed", {}), "γ at most 0.5": ("printed", {"cap": 0.5}),
-    "true gradient": ("exact", {}),
+    "product rule put right": ("product", {}), "binary states for the moments": ("printed", {"states": True}),
+    "likelihood keeps weight 1": ("printed", {"additive": True}), "true gradient": ("exact", {}),
     "placebo: plain SGD": ("none", {}),
 }  # fmt: skip
 

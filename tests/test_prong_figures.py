@@ -1,0 +1,78 @@
+"""The figures of the PRONG chapter, over the whole grid of each."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from natcompanion.figures import prong as figures
+
+GRIDS = {
+    "sensitivity": (figures.draw_sensitivity, figures.describe_sensitivity, figures.SENSITIVITY),
+    "fisher": (figures.draw_fisher, figures.describe_fisher, figures.FISHER),
+    "live fisher": (
+        figures.draw_live_fisher, figures.describe_live_fisher, {"eps": [1e-8, 0.0123, 10.0], "covariance": ["centred", "as printed"]}
+    ),
+    "conditions": (figures.draw_conditions, figures.describe_conditions, figures.CONDITIONS),
+    "periods": (figures.draw_periods, figures.describe_periods, {}),
+    "autoencoder": (figures.draw_autoencoder, figures.describe_autoencoder, figures.AUTOENCODER),
+    "paper": (figures.draw_paper, figures.describe_paper, {}),
+    "time": (figures.draw_time, figures.describe_time, {"preset": ["chapter", "paper"]}),
+    "convolutional": (figures.draw_convolutional, figures.describe_convolutional, {}),
+    "backward": (figures.draw_backward, figures.describe_backward, {}),
+}  # fmt: skip
+
+
+def points(grid: dict) -> list[dict]:
+    """Return every point of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_point_of_the_grid_is_described(name):
+    _, describe, grid = GRIDS[name]
+    texts = [describe(**point) for point in points(grid)]
+    assert len(set(texts)) > 0.6 * len(texts)
+    for text in texts:
+        assert text.endswith(".") and len(text) < 900
+        assert not re.search(r"nan|inf\b|None|\b0\.0*[1-9]\d{3,}|\b[1-9]\d*\.\d{3,}", text), text
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_point_of_the_grid_is_drawn_in_one_size_on_white(name):
+    draw, _, grid = GRIDS[name]
+    sizes = set()
+    for point in points(grid):
+        figure = draw(**point)
+        assert isinstance(figure, Figure) and figure.get_facecolor() == (1, 1, 1, 1)
+        sizes.add(tuple(figure.get_size_inches()))
+        assert figure.axes
+        for axes in figure.axes:
+            for text in (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels()):
+                assert text.get_fontsize() >= 10, "too small for a phone"
+    assert len(sizes) == 1
+
+
+def test_ratio_counts_updates_to_the_other_methods_final_error():
+    slow = {
+        "train": [[10.0, 8.0, 6.0, 5.0, 4.0], [10.0, 9.0, 8.0, 7.0, 6.0]],
+        "seconds": [[0, 1, 2, 3, 4]] * 2,
+    }
+    fast = {
+        "train": [[10.0, 5.0, 3.0, 2.0, 1.0], [10.0, 9.5, 9.0, 8.5, 8.0]],
+        "seconds": [[0, 2, 4, 6, 8]] * 2,
+    }
+    updates, seconds = figures._ratio(fast, slow)
+    np.testing.assert_allclose(updates, [2, 0.8])  # the second never gets there
+    np.testing.assert_allclose(seconds, [1, 0.4])
+
+
+def test_algorithm_1_preserves_the_function_only_when_corrected():
+    model, x = figures.network()
+    before = model(x).detach()
+    assert float((figures.algorithm_1(model, x, 1e-3, printed=False) - before).abs().max()) < 1e-12
+    assert float((figures.algorithm_1(model, x, 1e-3, printed=True) - before).abs().max()) > 1
+    torch.testing.assert_close(model(x).detach(), before, rtol=0, atol=0)

@@ -44,6 +44,7 @@ METHODS = {
     "NGD": ("NGD", SKY, "-"), "WhiteNGD": ("WhiteNGD", BLUE, "--"),
 }  # fmt: skip
 FIGURE5 = {
+    "data": ["digits", "fashion"],
     "axis": ["iterations", "seconds"],
     "against": ["plain", "batch normalization"],
 }
@@ -416,7 +417,7 @@ def milliseconds(runs: experiments.Results) -> float:
     return float(runs.values("milliseconds").min())
 
 
-def draw_figure5(axis: str, against: str, data: str = "digits") -> Figure:
+def draw_figure5(data: str, axis: str, against: str) -> Figure:
     """Mini-batch cost of RNGD and its rivals, mean of the logarithm with the range of the seeds."""
     drawing, (panel,) = figure(5.2)
     for name, runs in trainers(data).items():
@@ -441,7 +442,7 @@ def draw_figure5(axis: str, against: str, data: str = "digits") -> Figure:
 DATA = {"digits": "4,000 digits", "fashion": "Fashion-MNIST, 55,000"}
 
 
-def describe_figure5(axis: str, against: str, data: str = "digits") -> str:
+def describe_figure5(data: str, axis: str, against: str) -> str:
     """Cost at the end, and what an iteration takes."""
     parts = []
     for name, runs in trainers(data).items():

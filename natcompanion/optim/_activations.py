@@ -1,7 +1,6 @@
 """Which activation follows each layer: read off the traced network, or declared."""
 
-import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,37 +40,56 @@ PASSED_FUNCTIONS = (torch.flatten, F.dropout)
 PASSED_METHODS = ("flatten", "view", "reshape", "contiguous")
 SOFTMAX_MODULES = (nn.Softmax, nn.LogSoftmax)
 SOFTMAX_FUNCTIONS = (torch.softmax, F.softmax, torch.log_softmax, F.log_softmax)
-SHAPE_USES = (getattr, operator.getitem)
+SHAPES = ("shape", "dtype", "device", "ndim")
+SHAPE_METHODS = ("size", "dim", "numel")
+TWICE = "is used twice"
 
 
 def find_activations(
     model: nn.Module, declared: Mapping[str, str | nn.Module] | None
-) -> tuple[dict[str, Activation], str]:
+) -> tuple[dict[str, Activation | str], str]:
     """Return the activation of every Linear and Conv2d layer, by module name, and the name of the first layer.
+
+    A layer without a known activation has the reason in its place: see :func:`require_known`.
 
     Raises
     ------
     ValueError
-        If a layer's activation is neither declared nor found, or an activation has no known metric.
+        If there are no layers, or a declaration is wrong.
     """
     modules = {name: m for name, m in model.named_modules() if isinstance(m, LAYERS)}
     if not modules:
         raise ValueError("model: expected at least one Linear or Conv2d layer, got none")
+    if not isinstance(declared, Mapping | None):
+        raise ValueError(f'activations: expected a dict such as {{{next(iter(modules))!r}: "relu"}}, got {declared!r}')
     declared = dict(declared or {})
     if unknown := [name for name in declared if name not in modules]:
         raise ValueError(f"activations: expected names among {list(modules)}, got {unknown}")
     found: dict[str, Activation | str] = {name: _declared(name, value) for name, value in declared.items()}
-    nodes, reason = _trace(model)
+    nodes, repeated, reason = _trace(model)
     for name in modules:
-        if name not in found:
+        if name in repeated:
+            found[name] = TWICE
+        elif name not in found:
             found[name] = _follow(nodes[name], model) if name in nodes else reason
-    if missing := {name: what for name, what in found.items() if isinstance(what, str)}:
+    return {name: found[name] for name in modules}, next(iter(nodes or modules))
+
+
+def require_known(found: dict[str, Activation | str], names: Iterable[str]) -> None:
+    """Raise a ValueError if one of these layers has no known activation, or is used twice."""
+    missing = {name: found[name] for name in names if isinstance(found[name], str)}
+    for name, what in missing.items():
+        if what == TWICE:
+            raise ValueError(
+                f"model: expected every layer to be used once, got layer {name!r} used twice; tied layers have no "
+                "metric here: leave its parameters out with parameters="
+            )
+    if missing:
         raise ValueError(
             f"activations: expected one of {', '.join(NAMES)} after every layer, but "
             + "; ".join(f"layer {name!r} {what}" for name, what in missing.items())
             + '. Declare it: activations={"' + next(iter(missing)) + '": "relu"}, or "linear" for a weight of 1'
         )  # fmt: skip
-    return {name: found[name] for name in modules}, next(iter(nodes or modules))
 
 
 class _Tracer(fx.Tracer):
@@ -81,8 +99,8 @@ class _Tracer(fx.Tracer):
         return isinstance(m, LAYERS) or super().is_leaf_module(m, qualified_name)
 
 
-def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], str]:
-    """Return the node of every layer in the order of computation, and why a layer may be missing."""
+def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
+    """Return the layers' nodes in the order of computation, those used twice, and why a layer may be missing."""
     if isinstance(model, LAYERS):
         model = nn.Sequential(model)
         model_name = {"0": ""}
@@ -91,26 +109,30 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], str]:
     try:
         graph = _Tracer().trace(model)
     except Exception as error:  # noqa: BLE001 (a model may fail to trace in any way)
-        return {}, f"was not found, because the model cannot be traced ({type(error).__name__}: {error})"
+        return {}, set(), f"was not found, because the model cannot be traced ({type(error).__name__}: {error})"
     nodes: dict[str, fx.Node] = {}
+    repeated: set[str] = set()
     for node in graph.nodes:
         if node.op == "call_module" and isinstance(model.get_submodule(node.target), LAYERS):
             name = model_name.get(node.target, node.target)
             if name in nodes:
-                raise ValueError(
-                    f"model: expected every layer to be used once, got layer {name!r} used twice; "
-                    "tied layers have no metric here"
-                )
+                repeated.add(name)
             nodes[name] = node
-    return nodes, "does not take part in the computation that was traced"
+    return nodes, repeated, "does not take part in the computation that was traced"
 
 
 def _follow(node: fx.Node, model: nn.Module) -> Activation | str:
     """Return the activation that a node's value goes through, or what it meets instead."""
-    found = {_meaning(user, model) for user in node.users if not (user.op == "call_function" and user.target in SHAPE_USES)}
+    found = {_meaning(user, model) for user in node.users if not _asks_shape(user)}
     if len(found) == 1:
         return found.pop()
     return "is used in several ways" if found else "is not used"
+
+
+def _asks_shape(user: fx.Node) -> bool:
+    if user.op == "call_method":
+        return user.target in SHAPE_METHODS
+    return user.target is getattr and user.args[1] in SHAPES
 
 
 def _meaning(user: fx.Node, model: nn.Module) -> Activation | str:

@@ -5,9 +5,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
+from natcompanion._moments import first
 from natcompanion.optim._activations import Activation
+from natcompanion.optim._prong_hooks import recomputing, transformed
 
 KINDS = ("neuron", "mean", "linear")
 FLOOR = 1e-3
@@ -96,6 +99,7 @@ class Block:
         self.live: torch.Tensor | None = None
         self.rest = 1.0
         self.due = True
+        self.accumulated = False
         self.pending: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
 
     @property
@@ -113,18 +117,33 @@ class Block:
     # Statistics ---------------------------------------------------------------------------------------------
 
     def see(self, x: torch.Tensor, a: torch.Tensor) -> None:
-        """Note the inputs and weights of a forward pass, once the gradient comes back through it."""
-        if not (self.due and self.constant is None and torch.is_grad_enabled() and a.requires_grad):
+        """Note the inputs and weights of a forward pass, once a gradient comes back through it to the parameters."""
+        if transformed(a) or not (self.due and self.constant is None and torch.is_grad_enabled() and a.requires_grad):
             return
+        if self.weight is not None and self.layer.weight is not self.weight:  # torch.func.functional_call
+            return
+        if self.accumulated and all(p.grad is None for p in self.parts) and not recomputing():
+            self.forget()  # those gradients were cleared without a step
         with torch.no_grad():
             noted = (x.detach(), self._nu(a.detach()), _examples(self.layer, x))
-        pending = self.pending
-        a.register_hook(lambda _: pending.append(noted))
+        a.register_hook(lambda _: self._keep(*noted))
+
+    def _keep(self, x: torch.Tensor, nu: torch.Tensor | None, examples: int) -> None:
+        """Keep what a pass showed, if the backward pass that is at work goes to the parameters."""
+        into = [_destination(p) for p in self.parts if p.requires_grad]
+        if any(into):
+            self.accumulated |= "grad" in into
+            self.pending.append((x.clone(), nu, examples))  # the user may fill x anew before the step
+
+    def forget(self) -> None:
+        """Forget the passes that were seen."""
+        self.pending.clear()
+        self.accumulated = False
 
     def _nu(self, a: torch.Tensor) -> torch.Tensor | None:
         """Return the weights (rows, m), or their mean over the neurons (rows, 1), or None for 1."""
         if self.kind == "linear" or self.activation.name == "linear":
-            return torch.ones_like(self._rows(a)) if self.own else None
+            return torch.ones_like(self._rows(a), dtype=self.dtype) if self.own else None
         nu = self._rows(self.activation.nu(a.to(self.dtype), self.omega))
         return nu if self.own else nu.mean(1, keepdim=True)
 
@@ -149,6 +168,16 @@ class Block:
         if self.own:
             return packed_moments(x, nu, self._index(x.device)) / examples
         return (x if nu is None else x * nu).mT @ x / examples
+
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Return whether a stored state has the shapes of this layer's metric."""
+        D, m = self.dim, self.neurons
+        live = D if state["live"] is None else len(state["live"])
+        if self.own:
+            shapes = {"S": (m, D * (D + 1) // 2), "inverse": (m, D, D), "constant": None}
+        else:
+            shapes = {"S": (D, D), "inverse": (live, live), "constant": (D, D)}
+        return all(state[key] is None or state[key].shape == shape for key, shape in shapes.items())
 
     def accumulate(self, statistics: torch.Tensor | None, eps: float, decay: float) -> None:
         """Move the running mean (Eq. 32); None stands for statistics that never change."""
@@ -218,16 +247,24 @@ class Tap:
     def __init__(self, block: Block | None) -> None:
         self.block = (lambda: None) if block is None else weakref.ref(block)
 
-    def __call__(self, layer: nn.Module, args: tuple, output: torch.Tensor) -> None:
+    def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
         block = self.block()
         if block is not None:
-            block.see(args[0], output)
+            block.see(first(args, kwargs), output)
 
     def __deepcopy__(self, memo: dict) -> "Tap":
         return Tap(None)
 
     def __reduce__(self) -> tuple:
         return Tap, (None,)
+
+
+def _destination(p: torch.Tensor) -> str | None:
+    """Return where the backward pass at work puts the gradient of a parameter: "grad", "result", or None."""
+    try:
+        return "grad" if torch._C._will_engine_execute_node(get_gradient_edge(p).node) else None
+    except RuntimeError:  # torch.autograd.grad with respect to p
+        return "result"
 
 
 def _examples(layer: nn.Module, x: torch.Tensor) -> int:

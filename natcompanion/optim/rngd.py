@@ -2,15 +2,18 @@ r"""Relative natural-gradient descent: every neuron has a small Fisher metric of
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from natcompanion import _checks as check
-from natcompanion.optim._activations import LINEAR, find_activations
+from natcompanion._moments import first
+from natcompanion.optim._activations import LINEAR, find_activations, require_known
 from natcompanion.optim._blocks import KINDS, Block, Tap
 
 
@@ -72,8 +75,8 @@ class RNGD(Optimizer):
     Raises
     ------
     ValueError
-        On arguments out of range, a layer whose activation is not known, tied parameters, grouped convolutions,
-        and metrics that would not fit into ``memory_limit``.
+        On arguments out of range; if a layer that is trained has no known activation, shares its parameters, is used
+        twice or is a grouped convolution; if the metrics would not fit into ``memory_limit``.
 
     Notes
     -----
@@ -86,6 +89,9 @@ class RNGD(Optimizer):
     is a multiple of ``period``, then the parameters move. Statistics and inverses are float32 for half
     precision. ``state_dict`` holds all that the next step needs beside the model. A step on inputs or gradients
     that are not finite is refused and changes nothing.
+
+    The statistics are those of the passes whose gradients the parameters hold: evaluation, transforms of
+    ``torch.func`` and gradients by the inputs alone leave no trace.
 
     The start at I is a damping of its own, :math:`\lambda^t` after t steps. As it fades, a step size that was
     stable can become too large for ``eps``.
@@ -151,10 +157,11 @@ class RNGD(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         try:
-            active = [b for b in self.blocks.values() if any(p.grad is not None for p in b.parts)]
-            statistics = [self._statistics(block) for block in active]
-            self._check_gradients(active)
-            self._move(active, statistics)
+            with torch.autocast(self.param_groups[0]["params"][0].device.type, enabled=False):
+                active = [b for b in self.blocks.values() if self._active(b)]
+                statistics = [self._statistics(block) for block in active]
+                self._check_gradients()
+                self._move(active, statistics)
         finally:
             self._forget()
         return loss
@@ -172,9 +179,18 @@ class RNGD(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
-        layers = state_dict["layers"]
+        layers = state_dict.get("layers")
+        if layers is None:
+            raise ValueError(f"state_dict: expected one of RNGD, got one with the entries {list(state_dict)}")
         if set(layers) != set(self.blocks):
             raise ValueError(f"state_dict: expected the layers {list(self.blocks)}, got {list(layers)}")
+        for name, block in self.blocks.items():
+            if not block.fits(layers[name]):
+                raise ValueError(
+                    f"state_dict: expected metrics of layer {name!r} for {block.neurons} neurons with {block.dim} "
+                    f"parameters and blocks = {block.kind!r}, got other shapes; build model and optimizer as they "
+                    "were when it was saved"
+                )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         for name in COUNTS:
             setattr(self, name, state_dict[name])
@@ -198,6 +214,13 @@ class RNGD(Optimizer):
 
     # Parts -------------------------------------------------------------------------------------------------
 
+    def _active(self, block: Block) -> bool:
+        """Return whether a layer has gradients; zeros that no pass explains are a layer that took no part."""
+        grads = [p.grad for p in block.parts if p.grad is not None]
+        if block.pending or block.constant is not None or not block.due:
+            return bool(grads)
+        return any(bool(g.count_nonzero()) for g in grads)
+
     def _statistics(self, block: Block) -> torch.Tensor | None:
         """Return what the running mean shall take in, or None if nothing."""
         if not block.due or block.constant is not None:
@@ -205,18 +228,19 @@ class RNGD(Optimizer):
         if not block.pending:
             raise ValueError(
                 f"step: expected a forward and backward pass through the model since the last step, but layer "
-                f"{block.name!r} has a gradient and saw none; call the model itself, on which RNGD was built"
+                f"{block.name!r} has a gradient and saw none; call the model itself, on which RNGD was built, "
+                "or leave its parameters out with parameters="
             )
         statistics = block.statistics()
         if not isfinite(float(statistics.sum())):
             raise ValueError(f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}")
         return statistics
 
-    def _check_gradients(self, active: list[Block]) -> None:
-        """Refuse NaN and infinity, by the gradients of the biases where there are some: those of the weights follow."""
-        last = [b.parts[-1].grad for b in active]
-        grads = [g.reshape(-1) for g in last if g is not None]
-        if grads and not isfinite(float(torch.cat(grads).sum())):
+    def _check_gradients(self) -> None:
+        """Refuse NaN and infinity."""
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        numbers = [g._values() if g.is_sparse else g for g in grads]
+        if not isfinite(float(get_total_norm([g for g in numbers if g.numel()], inf))):
             raise ValueError(
                 "step: expected finite gradients, got NaN or infinity; try a smaller lr or a larger eps"
             )
@@ -250,7 +274,7 @@ class RNGD(Optimizer):
 
     def _forget(self) -> None:
         for block in self.blocks.values():
-            block.pending.clear()
+            block.forget()
 
     def _attach(self) -> None:
         """Put a hook on every layer, in the place of blind ones that were copied with the model."""
@@ -259,7 +283,8 @@ class RNGD(Optimizer):
             hooks = block.layer._forward_hooks
             for key in [key for key, hook in hooks.items() if isinstance(hook, Tap) and hook.block() in (None, block)]:
                 del hooks[key]
-            handles.append(block.layer.register_forward_hook(Tap(block)))
+                block.layer._forward_hooks_with_kwargs.pop(key, None)
+            handles.append(block.layer.register_forward_hook(Tap(block), with_kwargs=True))
         for handle in handles:
             weakref.finalize(self, handle.remove).atexit = False
 
@@ -267,14 +292,16 @@ class RNGD(Optimizer):
         """Make the blocks of layers whose parameters are among the groups."""
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         modules = dict(self.model.named_modules())
-        blocks, owner = dict(self.blocks), {}
-        for name, activation in self.activations.items():
-            layer = modules[name]
-            _check_layer(name, layer, owner)
-            parts = {id(p) for p in layer.parameters(recurse=False)} & chosen
-            if name not in blocks and parts:
-                blocks[name] = Block(name, layer, activation, self._kind(name), self.omega, parts)
-            elif parts != {id(p) for p in (blocks[name].parts if name in blocks else [])}:
+        blocks = dict(self.blocks)
+        parts = {name: {id(modules[name].weight), id(modules[name].bias)} & chosen for name in self.activations}
+        parts = {name: found for name, found in parts.items() if found}
+        require_known(self.activations, parts)
+        for name, found in parts.items():
+            if name not in blocks:
+                _check_layer(name, modules)
+                kind = self._kind(name)
+                blocks[name] = Block(name, modules[name], self.activations[name], kind, self.omega, found)
+            elif found != {id(p) for p in blocks[name].parts}:
                 raise ValueError(f"add_param_group: layer {name!r} has its metric; add its parameters together")
         self._check_memory(blocks.values())
         self.blocks = blocks
@@ -288,7 +315,7 @@ class RNGD(Optimizer):
             default = self.kinds
         unknown = [key for key in kinds if key not in self.activations]
         kind = kinds.get(name, default)
-        if unknown or kind not in KINDS:
+        if unknown or kind not in KINDS or not isinstance(self.kinds, str | Mapping | None):
             raise ValueError(
                 f"blocks: expected one of {', '.join(KINDS)}, or a dict of them by names among "
                 f"{list(self.activations)}, got {self.kinds!r}"
@@ -316,7 +343,9 @@ class RNGD(Optimizer):
             )
         check.floating(inputs, "input_statistics")
         total, seen = 0.0, []
-        handle = block.layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        handle = block.layer.register_forward_pre_hook(
+            lambda _, args, kwargs: seen.append(first(args, kwargs)), with_kwargs=True
+        )
         modes = [(module, module.training) for module in self.model.modules()]
         try:
             self.model.eval()
@@ -349,13 +378,17 @@ def _count(value: int, name: str) -> int:
     return value
 
 
-def _check_layer(name: str, layer: nn.Module, owner: dict[int, str]) -> None:
-    for p in layer.parameters(recurse=False):
-        if id(p) in owner:
+def _check_layer(name: str, modules: dict[str, nn.Module]) -> None:
+    """Refuse a layer that has no metric here."""
+    layer = modules[name]
+    for other, module in modules.items():
+        if other != name and {id(p) for p in module.parameters(False)} & {id(p) for p in layer.parameters(False)}:
             raise ValueError(
-                f"model: layers {owner[id(p)]!r} and {name!r} share a parameter; a tied layer has no metric here"
+                f"model: layers {name!r} and {other!r} share a parameter; a tied layer has no metric here: leave it "
+                "out with parameters="
             )
-        owner[id(p)] = name
+    if is_lazy(layer.weight):
+        raise ValueError(f"model: layer {name!r} is not initialized; run the model on a batch first")
     if isinstance(layer, nn.Conv2d) and (layer.groups != 1 or layer.padding_mode != "zeros"):
         raise ValueError(
             f"model: layer {name!r} is a Conv2d with groups = {layer.groups} and padding_mode = "

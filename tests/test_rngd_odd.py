@@ -1,0 +1,410 @@
+"""RNGD on odd models and in odd loops: what it sees, what it refuses, and what it must not touch."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from natcompanion.optim import RNGD
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(12, 5, generator=G, dtype=torch.float64)
+T = torch.randint(3, (12,), generator=G)
+
+
+def mlp(sizes=(5, 4, 4, 3), activation=nn.Tanh, dtype=torch.float64):
+    torch.manual_seed(0)
+    layers = [m for k in range(len(sizes) - 1) for m in (nn.Linear(*sizes[k : k + 2]), activation())]
+    return nn.Sequential(*layers[:-1]).to(dtype)
+
+
+def backward(model, x=X, t=T):
+    F.cross_entropy(model(x), t).backward()
+
+
+def step(model, optimizer, x=X, t=T):
+    optimizer.zero_grad()
+    backward(model, x, t)
+    optimizer.step()
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def seen(optimizer):
+    return [len(block.pending) for block in optimizer.blocks.values()]
+
+
+def made(make):
+    torch.manual_seed(0)
+    return make().double()
+
+
+class Net(nn.Module):
+    """Two layers and a rule for what lies between."""
+
+    def __init__(self, between=torch.tanh, keyword=False):
+        super().__init__()
+        self.a, self.b, self.between, self.keyword = nn.Linear(5, 4), nn.Linear(4, 3), between, keyword
+
+    def forward(self, x):
+        a = self.a(input=x) if self.keyword else self.a(x)
+        return self.b(self.between(a))
+
+
+# Which layers ---------------------------------------------------------------------------------------------------------
+
+
+def test_layers_called_by_keyword():
+    models = [made(lambda keyword=keyword: Net(keyword=keyword)) for keyword in (False, True)]
+    for model in models:
+        optimizer = RNGD(model, 0.1, period=1, input_statistics=X)
+        step(model, optimizer)
+        step(model, optimizer)
+    assert torch.equal(*map(flat, models))
+
+
+def frozen(*layers):
+    model = nn.Sequential(*layers).double()
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: frozen(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)),
+        lambda: frozen(nn.Conv1d(12, 12, 1, groups=2), nn.Linear(5, 3)),
+        lambda: frozen(layer := nn.Linear(5, 5), nn.GELU(), layer, nn.Linear(5, 3)),
+    ],
+    ids=["unknown activation", "grouped", "used twice"],
+)
+def test_layers_that_are_not_trained_may_be_anything(make):
+    model = made(make)
+    before = [p.clone() for p in model[0].parameters()]
+    optimizer = RNGD(model, 0.1, period=1)
+    step(model, optimizer)
+    assert all(torch.equal(p, q) for p, q in zip(model[0].parameters(), before, strict=True))
+    model[0].requires_grad_(True)
+    if isinstance(model[0], nn.Linear):  # its metric is asked for once it is trained
+        with pytest.raises(ValueError, match="GELU|used twice"):
+            optimizer.add_param_group({"params": list(model[0].parameters())})
+        assert len(optimizer.param_groups) == 1
+    step(model, optimizer)
+
+
+def test_a_layer_tied_to_an_embedding_is_refused_or_left_out():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.mix, self.out = nn.Embedding(3, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+            self.out.weight = self.words.weight
+
+        def forward(self, words):
+            return self.out(torch.tanh(self.mix(self.words(words))))
+
+    model = made(Words)
+    with pytest.raises(ValueError, match=r"'out' and 'words' share a parameter.*parameters="):
+        RNGD(model, 0.1)
+    step(model, RNGD(model, 0.1, period=1, parameters=model.mix.parameters()), T, T)
+
+
+def test_layers_without_shapes_are_refused():
+    with pytest.raises(ValueError, match="'0' is not initialized; run the model"):
+        RNGD(nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 3)), 0.1)
+
+
+def test_parametrized_weights_take_plain_steps_and_their_bias_a_metric():
+    model = mlp()
+    nn.utils.spectral_norm(model[2])
+    optimizer = RNGD(model, 0.1, period=1)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    backward(model)
+    before, g = model[2].weight_orig.detach().clone(), model[2].weight_orig.grad.clone()
+    optimizer.step()
+    torch.testing.assert_close(model[2].weight_orig.detach(), before - 0.1 * g)
+    assert optimizer.blocks["2"].dim == 1
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda a: torch.sigmoid(a) * a[:, :1], lambda a: torch.sigmoid(a) + a.T.sum(), lambda a: torch.sigmoid(a) + a],
+)
+def test_an_output_that_goes_past_its_activation_is_refused(between):
+    with pytest.raises(ValueError, match="'a' is used in several ways"):
+        RNGD(Net(between), 0.1)
+
+
+def test_asking_for_the_shape_is_no_use():
+    for between in (lambda a: torch.sigmoid(a.view(a.size(0), -1)), lambda a: torch.sigmoid(a.view(a.shape[0], -1))):
+        assert RNGD(Net(between), 0.1).activations["a"].name == "sigmoid"
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Dropout(0.5)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("training", [True, False])
+def test_norms_after_the_activation_and_both_modes(norm, training):
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), copy.deepcopy(norm), nn.Linear(4, 3)).double().train(training)
+    before = flat(model)
+    optimizer = RNGD(model, 0.1, period=2)
+    for _ in range(3):
+        step(model, optimizer)
+    assert torch.isfinite(flat(model)).all() and not torch.equal(flat(model), before)
+
+
+def test_one_example_without_a_batch_is_a_batch_of_one():
+    models = [mlp(), mlp()]
+    for model, x, t in zip(models, (X[0], X[:1]), (T[0], T[:1]), strict=True):
+        optimizer = RNGD(model, 0.1, period=1, decay=0.5)
+        step(model, optimizer, x, t)
+        step(model, optimizer, x, t)
+    torch.testing.assert_close(*map(flat, models))
+
+
+# Which passes ---------------------------------------------------------------------------------------------------------
+
+
+def reference():
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5)
+    step(model, optimizer)
+    step(model, optimizer)
+    return flat(model)
+
+
+def transforms(model):
+    torch.func.vmap(torch.func.jacrev(model))(X)
+    p = dict(model.named_parameters())
+    torch.func.grad(lambda p: F.cross_entropy(torch.func.functional_call(model, p, (X,)), T))(p)
+
+
+def substitutes(model):
+    p = {name: q.detach().clone().requires_grad_() for name, q in model.named_parameters()}
+    F.cross_entropy(torch.func.functional_call(model, p, (2 * X,)), T).backward()
+
+
+def by_inputs(model):
+    x = (3 * X).requires_grad_()
+    (g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    torch.autograd.grad(g.square().sum(), x)
+
+
+def evaluation(model):
+    model(2 * X)
+    with torch.no_grad():
+        model(2 * X)
+    with torch.inference_mode():
+        model(2 * X)
+
+
+def skipped(model):
+    backward(model, X * torch.nan)  # as a gradient scaler does: no step, and the next gradients start from none
+    model.zero_grad()
+
+
+def broken(model):
+    handle = model[2].register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(X)
+    handle.remove()
+
+
+@pytest.mark.parametrize("other", [transforms, substitutes, by_inputs, evaluation, skipped, broken])
+def test_other_passes_leave_no_trace(other):
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5)
+    for _ in range(2):
+        model.zero_grad()
+        other(model)
+        backward(model)
+        if other is not skipped:
+            other(model)
+        assert seen(optimizer) == [1, 1, 1]
+        optimizer.step()
+    assert torch.equal(flat(model), reference())
+
+
+def parts(model):
+    return [F.cross_entropy(model(X[k : k + 4]), T[k : k + 4], reduction="sum") / 12 for k in (0, 4, 8)]
+
+
+def separate(model):
+    for k in range(3):
+        parts(model)[k].backward()
+
+
+def together(model):
+    sum(parts(model)).backward()
+
+
+def twice(model):
+    loss = F.cross_entropy(model(X), T) / 2
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def assigned(model):
+    total = [0.0] * 6
+    for k in range(3):
+        total = [a + b for a, b in zip(total, torch.autograd.grad(parts(model)[k], list(model.parameters())), strict=True)]
+    for p, g in zip(model.parameters(), total, strict=True):
+        p.grad = g
+
+
+def refilled(model):
+    x = X.clone()
+    backward(model, x)
+    x.zero_()  # the place for the next batch
+
+
+def checkpointed(model, reentrant=False):
+    x = X.clone().requires_grad_()
+    h = checkpoint(model[:3], x, use_reentrant=reentrant)
+    F.cross_entropy(model[3:](h), T).backward()
+
+
+@pytest.mark.parametrize(
+    "way", [separate, together, twice, assigned, refilled, checkpointed, lambda m: checkpointed(m, True)]
+)
+def test_ways_to_the_same_statistics(way):
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5)
+    for _ in range(2):
+        model.zero_grad()
+        way(model)
+        optimizer.step()
+    torch.testing.assert_close(flat(model), reference(), rtol=1e-11, atol=1e-13)
+
+
+def test_a_branch_without_part_in_the_loss_stands_still_with_zero_gradients():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.one, self.two = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x):
+            h = torch.relu(self.body(x))
+            return self.one(h), self.two(h)
+
+    ends = []
+    for to_none in (True, False):
+        model = made(Heads)
+        optimizer = RNGD(model, 0.1, period=1)
+        for k in (0, 1, 0, 1):
+            optimizer.zero_grad(set_to_none=to_none)
+            F.cross_entropy(model(X)[k], T).backward()
+            optimizer.step()
+        ends.append(flat(model))
+    assert torch.equal(*ends)
+
+
+def test_a_step_without_a_backward_pass_changes_no_parameter():
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1)
+    before = flat(model)
+    optimizer.step()
+    assert torch.equal(flat(model), before)
+
+
+def test_two_optimizers_on_parts_of_a_model():
+    model, twin = mlp(), mlp()
+    both = [RNGD(model, 0.1, period=1, parameters=model[:3].parameters()), RNGD(model, 0.1, period=1, parameters=model[4].parameters())]
+    one = RNGD(twin, 0.1, period=1)
+    for _ in range(3):
+        model.zero_grad()
+        backward(model)
+        for optimizer in both:
+            optimizer.step()
+        step(twin, one)
+    assert torch.equal(flat(model), flat(twin))
+
+
+# Precision ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", ["neuron", "mean", "linear"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_kind_in_half_precision(blocks, dtype):
+    model = mlp(dtype=dtype)
+    optimizer = RNGD(model, 0.1, period=1, blocks=blocks)
+    step(model, optimizer, X.to(dtype))
+    assert {b.inverse.dtype for b in optimizer.blocks.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("blocks", ["neuron", "mean", "linear"])
+def test_autocast_is_close_to_full_precision(blocks):
+    low, full = mlp(dtype=torch.float32), mlp()
+    start = flat(full)
+    for model in (low, full):
+        optimizer = RNGD(model, 0.1, period=1, decay=0.5, blocks=blocks)
+
+        def closure(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            backward(model, X.to(model[0].weight.dtype))
+
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16, enabled=model is low):
+                optimizer.step(closure)
+        assert {b.S.dtype for b in optimizer.blocks.values()} == {model[0].weight.dtype}
+    assert float((flat(low).double() - flat(full)).norm() / (flat(full) - start).norm()) < 0.03
+
+
+def test_finite_gradients_may_be_large():
+    model = mlp(dtype=torch.float16)
+    optimizer = RNGD(model, 1e-6, period=1)
+    backward(model, X.half())
+    for p in model.parameters():
+        p.grad.fill_(30000.0)  # their sum is not finite in half precision
+    optimizer.step()
+    assert torch.isfinite(flat(model)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-8, 1e8])
+@pytest.mark.parametrize("options", [{}, {"eps": 0.0}, {"eps": 0.0, "relative_eps": 0.01}])
+def test_inputs_of_any_scale(scale, options):
+    model = mlp(dtype=torch.float32)
+    optimizer = RNGD(model, 0.01, period=1, decay=0.0, **options)
+    for _ in range(3):
+        step(model, optimizer, (scale * X).float())
+    assert torch.isfinite(flat(model)).all()
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["0.weight", "0.bias", "2.weight", "2.bias", "3.weight", "3.bias"])
+def test_a_nan_in_any_gradient_is_refused(name):
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()
+    optimizer = RNGD(model, 0.1, period=1)
+    backward(model)
+    before = flat(model)
+    model.get_parameter(name).grad.view(-1)[0] = torch.nan
+    with pytest.raises(ValueError, match="finite gradients"):
+        optimizer.step()
+    assert torch.equal(flat(model), before) and optimizer.iteration == 0
+    step(model, optimizer)
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
+    model = mlp()
+    optimizer = RNGD(model, 0.7, period=1, blocks="neuron")
+    step(model, optimizer)
+    kept = optimizer.blocks["2"].inverse.clone()
+    others = [(mlp(), "mean"), (mlp((5, 6, 4, 3)), "neuron")]
+    for other, blocks in others:
+        another = RNGD(other, 0.1, period=1, blocks=blocks)
+        step(other, another)
+        with pytest.raises(ValueError, match="expected metrics of layer '[02]' for 4 neurons"):
+            optimizer.load_state_dict(another.state_dict())
+    with pytest.raises(ValueError, match="expected one of RNGD"):
+        optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.1).state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.7 and torch.equal(optimizer.blocks["2"].inverse, kept)
+
+
+@pytest.mark.parametrize(("option", "value"), [("blocks", 3), ("activations", "relu"), ("activations", ["relu"])])
+def test_options_of_another_kind(option, value):
+    with pytest.raises(ValueError, match=f"{option}: expected"):
+        RNGD(mlp(), 0.1, **{option: value})

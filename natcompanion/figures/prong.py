@@ -538,7 +538,7 @@ def draw_backward(methods: Sequence[str] = ("prong", "backward", "kfac")) -> Fig
             panel.loglog(*zip(*points, strict=True), ".-", color=color, label=f"{second:g}")
         panel.axhline(record["mean_image"], color="0.4", linestyle=":")
         panel.set(ylim=(3, 60), xticks=[1e-3, 1], yticks=[3, 5, 10, 20, 50])
-        panel.set_yticklabels(["3", "5", "10", "20", "≥ 50"])
+        panel.set_yticklabels(["3", "5", "10", "20", "50+"])
         panel.minorticks_off()
         label(panel, METHODS[method][0], "step size", "error" if panel is panels[0] else "")
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, columnspacing=1,

@@ -422,3 +422,120 @@ def test_a_bad_gradient_or_batch_changes_nothing():
     with pytest.raises(ValueError, match="finite"):
         optimizer.refresh(x * torch.inf)
     assert torch.equal(vector(model), before) and optimizer.factors is factors
+
+
+# Odd models and loops -------------------------------------------------------------------------------------------------
+
+
+class Keyword(nn.Module):
+    """Calls its layers by keyword, on embedded words."""
+
+    def __init__(self, keyword):
+        super().__init__()
+        self.words, self.a, self.b = nn.Embedding(7, 3), nn.Linear(3, 4, bias=False), nn.Linear(4, 2)
+        self.words.requires_grad_(False)
+        self.keyword = keyword
+
+    def forward(self, words):
+        h = self.words(words)
+        h = self.a(input=h) if self.keyword else self.a(h)
+        return self.b(torch.tanh(h).mean(1))
+
+
+def test_layers_called_by_keyword_and_integer_inputs():
+    words, found = torch.arange(12).view(4, 3) % 7, []
+    for keyword in (False, True):
+        torch.manual_seed(0)
+        model = Keyword(keyword).double()
+        found.append(kronecker_factors(model, words, Categorical()))
+        torch.testing.assert_close(
+            metrics.fisher(model, words, Categorical()), metrics.fisher(model, words, Categorical(), parameters=["a.weight", "b.weight", "b.bias"])
+        )
+    assert list(found[1]) == ["a", "b"] and not found[1]["a"].bias
+    assert all(torch.equal(found[0][name].A, found[1][name].A) and torch.equal(found[0][name].B, found[1][name].B) for name in "ab")
+
+
+def test_hooks_of_the_user_that_change_outputs():
+    model, x = mlp(), inputs(9, 3)
+    plain = kronecker_factors(model, x, Categorical())
+    model[0].register_forward_hook(lambda module, args, output: output * 3)
+    hooked = kronecker_factors(model, x, Categorical())
+    layer = copy.deepcopy(model)
+    layer[0]._forward_hooks.clear()
+    with torch.no_grad():
+        layer[0].weight *= 3
+        layer[0].bias *= 3
+    scaled = kronecker_factors(layer, x, Categorical())
+    assert gap(hooked["0"].B, 9 * scaled["0"].B) < 1e-12 and gap(hooked["2"].A, scaled["2"].A) < 1e-12
+    assert gap(hooked["0"].B, plain["0"].B) > 0.1
+
+
+def test_groups_that_are_added_later():
+    x, t = problem()
+    for first, later in (([0], [2, 4]), ([], [0])):
+        model = mlp()
+        start = [p for k in first for p in model[k].parameters()] or [model[0].weight]
+        added = [p for k in later for p in model[k].parameters() if not any(p is q for q in start)]
+        optimizer = KFAC(model, Categorical(), 0.1, decay=0.5, parameters=start)
+        train(model, optimizer, x, t, 2, refresh=1)
+        optimizer.add_param_group({"params": added})
+        before = vector(model)
+        with pytest.raises(ValueError, match=rf"layer '{later[0]}' has now; call refresh"):
+            optimizer.step()
+        assert torch.equal(vector(model), before)
+        train(model, optimizer, x, t, 1)
+        assert optimizer.factors[str(later[0])].bias and not torch.equal(vector(model), before)
+
+
+def test_groups_that_it_cannot_take_are_not_added():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
+    optimizer = KFAC(model, Categorical(), 0.1, parameters=list(model[0].parameters()))
+    for params, message in ((list(model[1].parameters()), "LayerNorm"), ([nn.Parameter(torch.zeros(2))], "1 of the 3")):
+        with pytest.raises(ValueError, match=message):
+            optimizer.add_param_group({"params": params})
+        assert len(optimizer.param_groups) == 1
+    optimizer.refresh(inputs(5, 3))
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
+    x, t = problem()
+    model, other = mlp(), mlp((3, 6, 4, 2))
+    optimizer, another = KFAC(model, Categorical(), 0.1), KFAC(other, Categorical(), 0.7)
+    train(model, optimizer, x, t, 1)
+    train(other, another, x, t, 1)
+    factors = optimizer.factors
+    with pytest.raises(ValueError, match=r"expected factors of layer '0' for parameters of shapes \[\(5, 3\), \(5,\)\]"):
+        optimizer.load_state_dict(another.state_dict())
+    with pytest.raises(ValueError, match="expected one of KFAC"):
+        optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.7).state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.factors is factors
+    fresh = KFAC(mlp(), Categorical(), 0.1)
+    fresh.load_state_dict(KFAC(mlp(), Categorical(), 0.3).state_dict())  # saved before the first refresh
+    assert fresh.param_groups[0]["lr"] == 0.3 and not fresh.factors
+
+
+def test_autocast_does_not_reach_the_factors():
+    x, t = problem(dtype=torch.float32)
+    model, found = mlp(dtype=torch.float32), []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found.append(kronecker_factors(model, x, Categorical()))
+    assert all(torch.equal(a.A, b.A) and torch.equal(a.B, b.B) for a, b in zip(*(f.values() for f in found), strict=True))
+    ends = []
+    for enabled in (False, True):
+        twin = copy.deepcopy(model)
+        optimizer = KFAC(twin, Categorical(), 0.1)
+        optimizer.refresh(x)
+        loss_of(twin, x, t).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            optimizer.step()
+        ends.append(vector(twin))
+    assert torch.equal(*ends)
+
+
+def test_options_of_another_kind():
+    for make in (lambda **o: kronecker_factors(mlp(), inputs(5, 3), **o), lambda **o: KFAC(mlp(), lr=0.1, **o).refresh(inputs(5, 3))):
+        with pytest.raises(ValueError, match="likelihood: expected one such as"):
+            make(likelihood="categorical")
+        with pytest.raises(ValueError, match="draws: expected a whole number"):
+            make(likelihood=Categorical(), draws=0)

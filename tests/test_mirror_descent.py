@@ -310,3 +310,37 @@ def test_refusals_leave_the_parameters_alone():
     with pytest.raises(ValueError, match="gradient"):
         optimizer.step()
     assert torch.equal(reference.parameter_vector(model), before)
+
+
+def test_a_mirror_that_is_a_module():
+    class Exponential(nn.Module):
+        def value(self, theta):
+            return theta.exp().sum()
+
+        def gradient(self, theta):
+            return theta.exp()
+
+        def conjugate_gradient(self, omega):
+            return omega.log()
+
+    p = nn.Parameter(torch.zeros(3, **F64))
+    optimizer = MirrorDescent([p], Exponential(), 0.1)
+    p.grad = torch.ones(3, **F64)
+    optimizer.step()
+    torch.testing.assert_close(p.detach(), torch.full((3,), 0.9, **F64).log())
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
+    model, (x, t) = network(), batch()
+    optimizer = MirrorDescent(model.parameters(), lambda: metric(26), 0.1, period=3)
+    backward(model, x, t)
+    optimizer.step()
+    psi, state = optimizer.psi, optimizer.state_dict()
+    state["param_groups"][0]["lr"] = 0.7
+    with pytest.raises(ValueError, match=r"expected shape \(26, 26\), got \(3, 3\)"):
+        optimizer.load_state_dict({**state, "metric": metric(3)})
+    with pytest.raises(ValueError, match="expected one of MirrorDescent"):
+        optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.7).state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.psi is psi
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == 0.7

@@ -467,3 +467,55 @@ def test_what_else_a_network_needs():
         relative.network_rfim(network(), batch(), "softmax")
     with pytest.raises(ValueError, match="G: expected 64 rows"):
         relative.fisher_blocks(torch.eye(3), network())
+
+
+# Extremes and other odd input -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("omega", [1e-300, 1e-40, 1e-30, 1e300])
+def test_a_bend_of_any_width(dtype, omega):
+    a = torch.tensor([-1e4, -1.0, 0.0, 1.0, 1e4], dtype=dtype)
+    narrow = torch.tensor([0.0, 0.0, 0.5, 1.0, 1.0], dtype=dtype)
+    expected = narrow if omega < 1 else torch.full_like(a, 0.5)
+    assert torch.equal(relative.slope("relu", a, omega=omega), expected)
+    assert torch.equal(relative.nu("relu", a, omega=omega), expected.square())
+    if omega < 1:
+        torch.testing.assert_close(relative.activate("relu", a, omega=omega), a.clamp(min=0), rtol=0, atol=1e-29)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_step_in_half_precision_is_one_in_float32(dtype):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 3, generator=g).to(dtype)
+    y, w = torch.randint(2, (20,), generator=g), torch.tensor([0.1, -0.2, 0.3, 0.0]).to(dtype)
+    found = relative.neuron_step(w, x, y)
+    assert found.dtype == dtype
+    assert torch.equal(found, relative.neuron_step(w.float(), x.float(), y.float()).to(dtype))
+    assert torch.equal(found, relative.neuron_step(w, x, y.bool()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": torch.full((4,), torch.nan)}, "y: expected labels 0 or 1"),
+        ({"y": torch.full((4,), 2)}, "y: expected labels 0 or 1"),
+        ({"y": [0, 1, 0, 1]}, "y: expected one label an example.*got list"),
+        ({"y": torch.zeros(4, 1)}, r"y: expected one label.*got shape \(4, 1\)"),
+        ({"w": torch.zeros(1, 3)}, "w: expected the weights of one neuron"),
+        ({"lr": float("nan")}, "lr: expected a finite number"),
+        ({"eps": -1.0}, "eps: expected"),
+    ],
+)
+def test_a_step_from_bad_input(changes, message):
+    good = {"w": torch.zeros(3), "x": torch.eye(4)[:, :2], "y": torch.tensor([0.0, 1.0, 0.0, 1.0])}
+    relative.neuron_step(**good)
+    with pytest.raises(ValueError, match=message):
+        relative.neuron_step(**{**good, **changes})
+
+
+def test_arguments_of_another_kind():
+    with pytest.raises(ValueError, match="activation: expected one of"):
+        relative.nu(["relu"], torch.ones(2))
+    with pytest.raises(ValueError, match="model: expected a Sequential, got Linear"):
+        relative.network_rfim(nn.Linear(2, 2), torch.ones(3, 2), Categorical())

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad, unfold
 
+from natcompanion._moments import first
 from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
 
 
@@ -183,16 +184,18 @@ def _recording(layers: list[Layer]) -> Iterator[None]:
     """Note what goes into and comes out of each layer; the hooks are gone at the end, whatever happens."""
 
     def hook(layer: Layer) -> Callable:
-        def note(_module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
+        def note(_module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> torch.Tensor:
             layer.calls += 1
-            layer.inputs, layer.outputs = args[0].detach(), output
+            layer.inputs, layer.outputs = first(args, kwargs).detach(), output
             return output.clone()  # a later operation in place must not touch what was noted
 
         return note
 
     for layer in layers:
         layer.calls = 0
-    handles = [layer.module.register_forward_hook(hook(layer)) for layer in layers]
+    handles = [
+        layer.module.register_forward_hook(hook(layer), with_kwargs=True, prepend=True) for layer in layers
+    ]
     try:
         yield
     finally:

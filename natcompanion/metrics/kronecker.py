@@ -96,8 +96,24 @@ def kronecker_factors(
     Source: prong Eq. 5; vec takes the rows of a matrix, so that B comes first. Convolutions as in Grosse and Martens
     (2016).
     """
+    if draws is not None and (not isinstance(draws, int) or draws < 1):
+        raise ValueError(f"draws: expected a whole number >= 1, or None, got {draws!r}")
+    if not hasattr(likelihood, "fisher_root"):
+        raise ValueError(f"likelihood: expected one such as Categorical(), got {likelihood!r}")
     f = ModelFunction(model, parameters)
     x = f.check(x)
+    with torch.autocast(x.device.type, enabled=False):
+        return _factors(f, x, likelihood, draws, generator)
+
+
+def _factors(
+    f: ModelFunction,
+    x: torch.Tensor,
+    likelihood: Likelihood,
+    draws: int | None,
+    generator: torch.Generator | None,
+) -> dict[str, KroneckerFactors]:
+    """Return the factors of every layer; the model runs on parts of the batch."""
     layers, names = kronecker_layers(f), {module: name for name, module in f.modules.items()}
     r = f.output(x)
     exact = draws is None

@@ -86,6 +86,8 @@ class KFAC(Optimizer):
         generator: torch.Generator | None = None,
         parameters: Iterable[Any] | None = None,
     ) -> None:
+        if not hasattr(likelihood, "fisher_root"):
+            raise ValueError(f"likelihood: expected one such as Categorical(), got {likelihood!r}")
         self.model, self.likelihood = model, likelihood
         self.damping, self.factored = check.positive(damping, "damping"), factored
         self.decay = check.non_negative(decay, "decay")
@@ -96,14 +98,14 @@ class KFAC(Optimizer):
         self._inverses: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(_groups(model, parameters), defaults)
-        kronecker_layers(ModelFunction(model, self._leaves()))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of the model's parameters with settings of its own."""
+        """Add a group of the model's parameters with settings of its own; call :meth:`refresh` before the next step."""
         super().add_param_group(param_group)
         try:
             for key in ("lr", "momentum", "weight_decay"):
                 check.non_negative(self.param_groups[-1][key], key)
+            kronecker_layers(ModelFunction(self.model, self._leaves()))
         except ValueError:
             self.param_groups.pop()
             raise
@@ -120,13 +122,14 @@ class KFAC(Optimizer):
             self.model, x, self.likelihood,
             draws=self.draws, generator=self.generator, parameters=self._leaves(),
         )  # fmt: skip
-        if self.factors:
-            old, k = self.factors, self.decay
-            new = {
-                name: KroneckerFactors(k * old[name].A + (1 - k) * A, k * old[name].B + (1 - k) * B, bias)
-                for name, (A, B, bias) in new.items()
-            }
-        self._take(new)
+        self._take({name: self._averaged(name, f) for name, f in new.items()})
+
+    def _averaged(self, name: str, new: KroneckerFactors) -> KroneckerFactors:
+        """Return the running mean of a layer's factors; new ones, if other parameters of it are trained now."""
+        old, k = self.factors.get(name), self.decay
+        if old is None or old.A.shape != new.A.shape:
+            return new
+        return KroneckerFactors(k * old.A + (1 - k) * new.A, k * old.B + (1 - k) * new.B, new.bias)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -135,7 +138,8 @@ class KFAC(Optimizer):
         Raises
         ------
         ValueError
-            If :meth:`refresh` was never called, or a gradient is not finite. Nothing is changed then.
+            If :meth:`refresh` was not called since parameters were added, or a gradient is not finite. Nothing is
+            changed then.
         """
         loss = None
         if closure is not None:
@@ -144,7 +148,8 @@ class KFAC(Optimizer):
         if not self._inverses:
             raise ValueError("step: expected factors; call refresh(x) with a batch of inputs first")
         groups = {id(p): group for group in self.param_groups for p in group["params"]}
-        moves = [move for layer in self._chosen(groups) for move in self._directions(*layer, groups)]
+        with torch.autocast(self._leaves()[0].device.type, enabled=False):
+            moves = [move for layer in self._chosen() for move in self._directions(*layer, groups)]
         for p, direction in moves:
             self._move(p, direction, groups[id(p)])
         return loss
@@ -163,8 +168,17 @@ class KFAC(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
+        if "factors" not in state_dict:
+            raise ValueError(f"state_dict: expected one of KFAC, got one with the entries {list(state_dict)}")
+        factors = {name: KroneckerFactors(*f) for name, f in state_dict["factors"].items()}
+        for name, own in self._layers():
+            if factors and not _fit(factors.get(name), own):
+                raise ValueError(
+                    f"state_dict: expected factors of layer {name!r} for parameters of shapes "
+                    f"{[tuple(p.shape) for p in own]}, got others; build model and optimizer as they were when it was saved"
+                )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self._take({name: KroneckerFactors(*f) for name, f in state_dict["factors"].items()})
+        self._take(factors)
 
     # Parts -------------------------------------------------------------------------------------------------
 
@@ -179,12 +193,23 @@ class KFAC(Optimizer):
         }
         self.factors, self._inverses = factors, inverses
 
-    def _chosen(self, groups: dict[int, dict]) -> Iterable[tuple[str, list[nn.Parameter]]]:
-        """Yield the name and the parameters of ours of each layer where one of them has a gradient."""
-        for name in self.factors:
-            module = self.model.get_submodule(name)
-            own = [p for p in (module.weight, module.bias) if p is not None and id(p) in groups]
+    def _layers(self) -> Iterable[tuple[str, list[nn.Parameter]]]:
+        """Yield the name of each layer and those of its parameters that are ours: weight, then bias."""
+        ours = {id(p) for p in self._leaves()}
+        for name, module in self.model.named_modules():
+            own = [p for p in module._parameters.values() if p is not None and id(p) in ours]
+            if own:
+                yield name, own
+
+    def _chosen(self) -> Iterable[tuple[str, list[nn.Parameter]]]:
+        """Yield the layers with a gradient."""
+        for name, own in self._layers():
             if any(p.grad is not None for p in own):
+                if not _fit(self.factors.get(name), own):
+                    raise ValueError(
+                        f"step: expected factors of the parameters that layer {name!r} has now; call refresh(x) after "
+                        "add_param_group"
+                    )
                 yield name, own
 
     def _directions(
@@ -206,3 +231,8 @@ class KFAC(Optimizer):
                 state["momentum_buffer"] = torch.zeros_like(p)
             direction = state["momentum_buffer"].mul_(group["momentum"]).add_(direction)
         p.add_(direction, alpha=-group["lr"])
+
+
+def _fit(factors: KroneckerFactors | None, own: list[nn.Parameter]) -> bool:
+    """Return whether factors have the shapes of the parameters of a layer."""
+    return factors is not None and (len(factors.B), len(factors.A)) == (len(own[0]), sum(p[0].numel() for p in own))

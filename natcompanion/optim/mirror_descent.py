@@ -151,9 +151,10 @@ class MirrorDescent(Optimizer):
                 f"psi: expected a mirror, a metric or a callable that returns one, got {type(psi).__name__}"
             )
         self._source, self.dual, self.period, self._steps = psi, dual, period, 0
+        self._renewed = callable(psi) and not hasattr(psi, "conjugate_gradient")
         self.psi: Mirror | None = None
         super().__init__(params, {"lr": check.non_negative(lr, "lr")})
-        if not callable(psi):
+        if not self._renewed:
             self.psi = self._mirror(psi) if isinstance(psi, torch.Tensor) else psi
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -172,7 +173,7 @@ class MirrorDescent(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         g = check.floating(self._vector([p.grad for p in self._leaves()]), "gradient")
-        if callable(self._source) and self._steps % self.period == 0:
+        if self._renewed and self._steps % self.period == 0:
             self.psi = self._mirror(self._source())
         if lr := self.param_groups[0]["lr"]:
             self._write(mirror_step(self.psi, self._vector(self._leaves()), g, lr, dual=self.dual))
@@ -185,23 +186,29 @@ class MirrorDescent(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the parameter group, the number of steps, and the metric if a callable made it."""
-        metric = self.psi.metric if callable(self._source) and self.psi else None
+        metric = self.psi.metric if self._renewed and self.psi else None
         return {**super().state_dict(), "steps": self._steps, "metric": metric}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
+        if not {"steps", "metric"} <= set(state_dict):
+            raise ValueError(f"state_dict: expected one of MirrorDescent, got one with the entries {list(state_dict)}")
+        metric = state_dict["metric"]
+        psi = self.psi if metric is None else Quadratic(self._sized(metric))
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self._steps = state_dict["steps"]
-        if state_dict["metric"] is not None:
-            self.psi = Quadratic(state_dict["metric"])
+        self._steps, self.psi = state_dict["steps"], psi
 
     # Parts -------------------------------------------------------------------------------------------------
 
     def _mirror(self, metric: torch.Tensor) -> Quadratic:
+        psi = Quadratic(self._sized(metric))
+        return psi.root() if self.dual else psi
+
+    def _sized(self, metric: torch.Tensor) -> torch.Tensor:
         size = sum(p.numel() for p in self._leaves())
         if check.square(metric, "metric").shape[0] != size:
             raise ValueError(f"metric: expected shape {(size, size)}, got {tuple(metric.shape)}")
-        return Quadratic(metric).root() if self.dual else Quadratic(metric)
+        return metric
 
     def _leaves(self) -> list[torch.Tensor]:
         return self.param_groups[0]["params"]

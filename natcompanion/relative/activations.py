@@ -115,7 +115,7 @@ def _activate(
         case "sigmoid":
             return torch.sigmoid(a)
         case "relu":
-            hard = torch.maximum(a, iota * a)
+            hard, omega = torch.maximum(a, iota * a), _width(omega, a)
             return hard if omega == 0 else hard + omega * torch.exp((iota - 1) * a.abs() / omega).log1p()
         case "elu":
             return torch.where(a >= 0, a, alpha * torch.expm1(a.clamp(max=0)))
@@ -131,7 +131,7 @@ def _slope(
         case "sigmoid":
             return torch.sigmoid(a) * torch.sigmoid(-a)
         case "relu":
-            on = (a > 0).to(a.dtype) if omega == 0 else torch.sigmoid((1 - iota) * a / omega)
+            on = (a > 0).to(a.dtype) if omega == 0 else torch.sigmoid((1 - iota) * a / _width(omega, a))
             return iota + (1 - iota) * on
         case "elu":
             return torch.where(a >= 0, torch.ones_like(a), alpha * torch.exp(a.clamp(max=0)))
@@ -148,7 +148,7 @@ def _checked(activation: str, a: torch.Tensor, **options: float) -> str:
 def _options(
     activation: str, *, sigma: float = 1.0, iota: float = 0.0, omega: float = 0.0, alpha: float = 1.0
 ) -> str:
-    name = ALIASES.get(activation, activation)
+    name = ALIASES.get(activation, activation) if isinstance(activation, str) else activation
     if name not in NAMES:
         raise ValueError(f"activation: expected one of {', '.join(NAMES)}, got {activation!r}")
     check.positive(sigma, "sigma")
@@ -157,6 +157,12 @@ def _options(
     if check.non_negative(iota, "iota") >= 1:
         raise ValueError(f"iota: expected a number in [0, 1), got {iota!r}")
     return name
+
+
+def _width(omega: float, a: torch.Tensor) -> float:
+    """Return the width of a bend, 0 or a normal number in the dtype of ``a``."""
+    limits = torch.finfo(a.dtype)
+    return omega and min(max(omega, limits.tiny), limits.max)
 
 
 def _wide(a: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ def neuron_step(
         The bias comes last.
     x : Tensor, shape (n, D)
     y : Tensor, shape (n,)
-        Labels 0 or 1, in the dtype of ``x``.
+        Labels 0 or 1.
     lr, eps : float
 
     Returns
@@ -42,19 +42,25 @@ def neuron_step(
     Raises
     ------
     ValueError
-        If shapes do not agree, or the metric vanishes (all examples are far from the boundary).
+        If shapes do not agree, a number is out of its range, or the metric vanishes (all examples are far from the
+        boundary).
 
     Notes
     -----
     Source: rfim Eq. 28 to 30.
     """
-    w = w.detach()
-    G = neuron_rfim(w, x, "sigmoid")
-    _, rows, _ = _inputs(w[None], x)
-    if y.shape != (len(rows),):
-        raise ValueError(f"y: expected one label an example, shape {(len(rows),)}, got {tuple(y.shape)}")
-    gradient = (torch.sigmoid(rows @ w) - y) @ rows / len(rows)
-    return w - lr * damped_solve(G, gradient, relative_damping(G, eps))
+    if check.floating(w, "w").ndim != 1:
+        raise ValueError(f"w: expected the weights of one neuron, shape (D + 1,), got {tuple(w.shape)}")
+    W, rows, dtype = _inputs(w.detach()[None], x)
+    if not isinstance(y, torch.Tensor) or y.shape != (len(rows),):
+        got = f"shape {tuple(y.shape)}" if isinstance(y, torch.Tensor) else type(y).__name__
+        raise ValueError(f"y: expected one label an example, a tensor of shape {(len(rows),)}, got {got}")
+    if not bool(((y >= 0) & (y <= 1)).all()):
+        raise ValueError("y: expected labels 0 or 1, got others")
+    G = neuron_rfim(W[0], rows[:, :-1], "sigmoid")
+    gradient = (torch.sigmoid(rows @ W[0]) - y.to(rows)) @ rows / len(rows)
+    step = damped_solve(G, gradient, relative_damping(G, eps))
+    return (W[0] - check.non_negative(lr, "lr") * step).to(dtype)
 
 
 def sharp_ratio(costs: torch.Tensor, tau: float) -> tuple[float, float]:

@@ -125,6 +125,8 @@ def _last_rfim(W: torch.Tensor, h: torch.Tensor, likelihood: Likelihood) -> torc
 
 def _layers(model: nn.Sequential) -> list[Layer]:
     """Return the linear layers, each with the activation after it, or None."""
+    if not isinstance(model, nn.Sequential):
+        raise ValueError(f"model: expected a Sequential, got {type(model).__name__}")
     layers: list[Layer] = []
     for module in model:
         if isinstance(module, nn.Linear) and module.bias is not None:

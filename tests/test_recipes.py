@@ -112,6 +112,40 @@ def test_refusals_say_what_to_do(folder, tmp_path):
         train(settings(folder, tmp_path / "far", lr=1e25))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"steps": 0}, {"steps": -1}, {"epochs": 0}, {"evaluate_every": 0}, {"checkpoint_every": 0}, {"patience": 0},
+     {"size": 0}, {"width": 0.0}, {"factor": 1.0}],
+    ids=str,
+)  # fmt: skip
+def test_settings_out_of_range(change):
+    with pytest.raises(ValueError, match=f"{next(iter(change))}: expected"):
+        settings("folder", "output", **change)
+
+
+def test_labels_mean_the_same_in_training_and_validation(tmp_path):
+    """Else the error would be measured against other classes without a word."""
+    folder = example_folder(tmp_path / "images", classes=3, images=8, size=8)
+    (folder / "train" / ".thumbnails").mkdir()
+    trainer = Trainer(settings(str(folder), str(tmp_path), batch=4))
+    assert trainer.train_set.classes == trainer.val_set.classes == ["class0", "class1", "class2"]
+    for image in (folder / "val" / "class1").iterdir():
+        image.unlink()
+    assert {label for _, label in Trainer(settings(folder, tmp_path, batch=4)).val_set.files} == {0, 2}
+    (folder / "val" / "class1").rename(folder / "val" / "class9")
+    with pytest.raises(ValueError, match="same classes in train and val, but class1, class9"):
+        Trainer(settings(folder, tmp_path, batch=4))
+
+
+def test_a_line_that_was_cut_off_does_not_keep_a_run_from_going_on(folder, tmp_path):
+    train(settings(folder, tmp_path, steps=2))
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    train(settings(folder, tmp_path, steps=3))
+    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert steps[-1] == 2 and steps == sorted(steps)
+
+
 # The parts ------------------------------------------------------------------------------------------------------------
 
 
@@ -207,3 +241,21 @@ def test_cost_is_the_arithmetic_it_says():
     assert replace(cost, period=250).statistics > cost.statistics
     with pytest.raises(ValueError, match="batch"):
         training_cost(work, **{**plan, "batch": 0})
+    with pytest.raises(ValueError, match="batch: expected at most images times epochs, 20"):
+        training_cost(work, **{**plan, "images": 1})
+
+
+def test_work_of_what_it_cannot_count():
+    layer, image = nn.Linear(4, 3), torch.zeros(1, 4)
+    with torch.no_grad():
+        assert work_per_image(layer, image, 8).backward == 24
+    for wrong in (torch.zeros(2, 4), torch.zeros(4)):
+        with pytest.raises(ValueError, match="image: expected one"):
+            work_per_image(layer, wrong, 8)
+    with pytest.raises(ValueError, match="batch: expected"):
+        work_per_image(layer, image, 0)
+    with pytest.raises(ValueError, match="model: expected parameters"):
+        work_per_image(layer.requires_grad_(False), image, 8)
+    for options, name in (((0,), "classes"), ((3, 0.0), "width")):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            Inception(*options)

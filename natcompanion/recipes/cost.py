@@ -45,7 +45,18 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
     image : Tensor, shape (1, ...)
     batch : int
         Images per update, which decides how a linear layer's gradient is preconditioned most cheaply.
+
+    Raises
+    ------
+    ValueError
+        If it is not one image, or nothing is to be trained.
     """
+    check.positive(batch, "batch")
+    if image.ndim < 2 or len(image) != 1:
+        raise ValueError(f"image: expected one, of shape (1, ...), got shape {tuple(image.shape)}")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise ValueError("model: expected parameters with requires_grad, got none")
     found = {"statistics": 0.0, "precondition": 0.0, "inverse": 0.0}
 
     def count(module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -64,10 +75,10 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
     ]
     try:
         model.eval()
-        with FlopCounterMode(display=False) as forward:
+        with torch.enable_grad(), FlopCounterMode(display=False) as forward:
             loss = model(image).sum()
         with FlopCounterMode(display=False) as backward:
-            torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+            torch.autograd.grad(loss, trained, allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()
@@ -161,6 +172,11 @@ def training_cost(
         Updates between renewals of the statistics, and images that each of them uses.
     flops_per_second : float
         What all processors together sustain: about a third to a half of the figure in their data sheet.
+
+    Raises
+    ------
+    ValueError
+        On numbers out of range, or a plan without an update.
     """
     numbers = {
         "images": images, "epochs": epochs, "batch": batch, "period": period,
@@ -168,4 +184,6 @@ def training_cost(
     }  # fmt: skip
     for name, value in numbers.items():
         check.positive(value, name)
+    if images * epochs < batch:
+        raise ValueError(f"batch: expected at most images times epochs, {images * epochs:g}, got {batch}")
     return Cost(work, **numbers)

@@ -12,7 +12,7 @@ KINDS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
 
 class Images(Dataset):
-    """The images in ``folder/CLASS/``, in sorted order, as tensors of one size.
+    """The images in ``folder/CLASS/``, in sorted order, as tensors of one size; hidden folders are no classes.
 
     Item ``(epoch, i)`` is image i as ``(tensor (3, size, size), class number)``. With ``augment`` it is a crop of
     random place, size and shape, mirrored at random, which depends on (seed, epoch, i) alone.
@@ -25,7 +25,8 @@ class Images(Dataset):
 
     def __init__(self, folder: Path, size: int, augment: bool = False, seed: int = 0) -> None:
         self.size, self.augment, self.seed = size, augment, seed
-        classes = sorted(p for p in Path(folder).iterdir() if p.is_dir()) if Path(folder).is_dir() else []
+        found = Path(folder).iterdir() if Path(folder).is_dir() else []
+        classes = sorted(p for p in found if p.is_dir() and not p.name.startswith("."))
         self.classes = [p.name for p in classes]
         self.files = [
             (path, label)

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
+from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion.optim import PRONG
 from natcompanion.recipes.images import Images
@@ -39,6 +40,11 @@ class Settings:
         After every so many updates the validation error is measured; after ``patience`` measurements without a new
         best one, the step size is multiplied by ``factor`` (the paper's waterfall).
     checkpoint_every, workers, seed, device
+
+    Raises
+    ------
+    ValueError
+        On numbers out of range.
     """
 
     folder: Path
@@ -61,6 +67,17 @@ class Settings:
     workers: int = 0
     seed: int = 0
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("folder", "output"):
+            object.__setattr__(self, name, Path(getattr(self, name)))
+        for name in ("size", "epochs", "steps", "evaluate_every", "patience", "checkpoint_every"):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= 1) and not (name == "steps" and value is None):
+                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+        check.positive(self.width, "width")
+        if not 0 < self.factor < 1:
+            raise ValueError(f"factor: expected a number between 0 and 1, got {self.factor!r}")
 
 
 def batches(settings: Settings, count: int, epoch: int) -> list[Batch]:
@@ -92,6 +109,12 @@ class Trainer:
         self.device = torch.device(settings.device)
         self.train_set = Images(settings.folder / "train", settings.size, augment=True, seed=settings.seed)
         self.val_set = Images(settings.folder / "val", settings.size)
+        if self.train_set.classes != self.val_set.classes:
+            differing = sorted(set(self.train_set.classes) ^ set(self.val_set.classes))
+            raise ValueError(
+                f"folder: expected the same classes in train and val, but {', '.join(differing)} is in one only; "
+                "an empty folder will do"
+            )
         check_sizes(settings, len(self.train_set))
         torch.manual_seed(settings.seed)
         self.model = Inception(len(self.train_set.classes), settings.width).to(self.device)
@@ -199,7 +222,7 @@ class Log:
         if not self.first:
             return
         lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if json.loads(line)["step"] < step]
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < step]  # none cut off
         for line in kept:
             self.last.update(json.loads(line))
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -144,6 +144,16 @@ def test_asking_for_the_shape_is_no_use():
         assert RNGD(Net(between), 0.1).activations["a"].name == "sigmoid"
 
 
+def test_a_change_of_layout_or_dtype_comes_between():
+    for between in (lambda a: torch.sigmoid(a.unsqueeze(1)).squeeze(1), lambda a: torch.sigmoid(torch.squeeze(a.float().to(torch.float64), 1))):
+        assert RNGD(Net(between), 0.1).activations["a"].name == "sigmoid"
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1), nn.Flatten(0)).double()
+    optimizer = RNGD(model, 0.1, period=1)
+    F.mse_loss(model(X), X[:, 0]).backward()
+    optimizer.step()
+    assert optimizer.activations["2"].name == "linear"
+
+
 @pytest.mark.parametrize("norm", [nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Dropout(0.5)], ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("training", [True, False])
 def test_norms_after_the_activation_and_both_modes(norm, training):
@@ -277,6 +287,38 @@ def test_ways_to_the_same_statistics(way):
         way(model)
         optimizer.step()
     torch.testing.assert_close(flat(model), reference(), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, on gradients of tensors inside the graph
+def test_a_compiled_model_trains_alike():
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5)
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(2):
+        model.zero_grad()
+        backward(compiled)
+        optimizer.step()
+    torch.testing.assert_close(flat(model), reference(), rtol=1e-12, atol=1e-14)
+
+
+def test_sparse_gradients_of_other_parameters():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.out = nn.Embedding(3, 4, sparse=True), nn.Linear(4, 3)
+
+        def forward(self, words):
+            return self.out(self.words(words))
+
+    model = made(Words)
+    optimizer = RNGD(model, 0.1, period=1)
+    step(model, optimizer, T, T)
+    model.zero_grad()
+    backward(model, T, T)
+    before, g = model.words.weight.detach().clone(), model.words.weight.grad.to_dense()
+    model.zero_grad()
+    step(model, optimizer, T, T)
+    torch.testing.assert_close(model.words.weight.detach(), before - 0.1 * g)
 
 
 def test_a_branch_without_part_in_the_loss_stands_still_with_zero_gradients():

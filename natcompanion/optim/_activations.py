@@ -36,8 +36,12 @@ FUNCTIONS = {
 }  # fmt: skip
 METHODS = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
 PASSED_MODULES = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
-PASSED_FUNCTIONS = (torch.flatten, F.dropout)
-PASSED_METHODS = ("flatten", "view", "reshape", "contiguous")
+PASSED_FUNCTIONS = (
+    torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze, torch.transpose, torch.permute, F.dropout,
+)  # fmt: skip
+PASSED_METHODS = (
+    "flatten", "view", "reshape", "contiguous", "squeeze", "unsqueeze", "transpose", "permute", "float", "double", "to",
+)  # fmt: skip
 SOFTMAX_MODULES = (nn.Softmax, nn.LogSoftmax)
 SOFTMAX_FUNCTIONS = (torch.softmax, F.softmax, torch.log_softmax, F.log_softmax)
 SHAPES = ("shape", "dtype", "device", "ndim")

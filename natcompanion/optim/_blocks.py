@@ -247,6 +247,7 @@ class Tap:
     def __init__(self, block: Block | None) -> None:
         self.block = (lambda: None) if block is None else weakref.ref(block)
 
+    @torch._disable_dynamo  # under torch.compile the hook runs as it is
     def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
         block = self.block()
         if block is not None:

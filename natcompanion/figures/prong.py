@@ -80,17 +80,19 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
             curve = _sensitivity(eps, period, start, rate)
             name = f"T = {text}" if text.isdigit() else f"T: {text}"
             _curve(panels[1], updates, curve, color, name if line == "-" else "", text == T, line)
-    panels[0].set(ylim=(2.5, 120), yscale="log", xlim=(0, updates[-1]))
+    panels[0].set(ylim=(2.5, 500), yscale="log", xlim=(0, updates[-1]))
     panels[0].set_yticks([3, 5, 10, 20, 50, 100], ["3", "5", "10", "20", "50", "100"])
     panels[0].minorticks_off()
-    label(panels[0], f"T: {T}; step size {rate:g}", "", "error", legend="lower left")
+    label(panels[0], f"T: {T}; step size {rate:g}", "", "error", legend=False)
     label(
         panels[1],
         f"ε = {eps:g}; step size {rate:g}; dashed: fan-in start",
         "updates",
         "error",
-        legend="lower left",
+        legend=False,
     )
+    for panel in panels:
+        panel.legend(loc="upper right", ncols=2, fontsize=FONT["legend"], frameon=False)
     return drawing
 
 

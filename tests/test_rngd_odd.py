@@ -402,6 +402,12 @@ def test_finite_gradients_may_be_large():
         p.grad.fill_(30000.0)  # their sum is not finite in half precision
     optimizer.step()
     assert torch.isfinite(flat(model)).all()
+    model = mlp(dtype=torch.float32)
+    optimizer = RNGD(model, 1e-40, period=1)
+    backward(model, X.float())
+    for p in model.parameters():
+        p.grad.fill_(3e38)  # nor is that of these in single precision
+    optimizer.step()
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e-8, 1e8])

@@ -2,13 +2,12 @@ r"""Relative natural-gradient descent: every neuron has a small Fisher metric of
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from natcompanion import _checks as check
@@ -240,7 +239,10 @@ class RNGD(Optimizer):
         """Refuse NaN and infinity."""
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         numbers = [g._values() if g.is_sparse else g for g in grads]
-        if not isfinite(float(get_total_norm([g for g in numbers if g.numel()], inf))):
+        sums = [g.sum(dtype=torch.promote_types(g.dtype, torch.float32)) for g in numbers]
+        if not sums or isfinite(float(torch.stack([total.to(sums[0]) for total in sums]).sum())):
+            return
+        if not all(bool(g.isfinite().all()) for g in numbers):
             raise ValueError(
                 "step: expected finite gradients, got NaN or infinity; try a smaller lr or a larger eps"
             )

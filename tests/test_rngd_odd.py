@@ -144,6 +144,22 @@ def test_asking_for_the_shape_is_no_use():
         assert RNGD(Net(between), 0.1).activations["a"].name == "sigmoid"
 
 
+def test_looking_for_the_activations_leaves_the_model_as_it_was():
+    class Noting(Net):
+        def forward(self, x):
+            self.calls = getattr(self, "calls", 0) + 1
+            self.last = self.a(x)
+            return self.b(torch.tanh(self.last))
+
+    model = made(Noting)
+    optimizer = RNGD(model, 0.1, period=1)
+    assert not hasattr(model, "calls") and not hasattr(model, "last")
+    twin = copy.deepcopy(model)
+    step(twin, RNGD(twin, 0.1, period=1))
+    step(model, optimizer)
+    assert model.calls == 1 and torch.equal(flat(model), flat(twin))
+
+
 def test_a_change_of_layout_or_dtype_comes_between():
     for between in (lambda a: torch.sigmoid(a.unsqueeze(1)).squeeze(1), lambda a: torch.sigmoid(torch.squeeze(a.float().to(torch.float64), 1))):
         assert RNGD(Net(between), 0.1).activations["a"].name == "sigmoid"
@@ -449,6 +465,8 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
             optimizer.load_state_dict(another.state_dict())
     with pytest.raises(ValueError, match="expected one of RNGD"):
         optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.1).state_dict())
+    with pytest.raises(ValueError, match="expected one of RNGD"):
+        optimizer.load_state_dict({key: value for key, value in RNGD(mlp(), 0.1).state_dict().items() if key != "iteration"})
     assert optimizer.param_groups[0]["lr"] == 0.7 and torch.equal(optimizer.blocks["2"].inverse, kept)
 
 
@@ -456,3 +474,11 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
 def test_options_of_another_kind(option, value):
     with pytest.raises(ValueError, match=f"{option}: expected"):
         RNGD(mlp(), 0.1, **{option: value})
+
+
+@pytest.mark.parametrize("inputs", [X[0], X[:, :3], X.float()], ids=["one example", "shape", "dtype"])
+def test_input_statistics_that_the_model_cannot_take(inputs):
+    model = mlp()
+    with pytest.raises(ValueError, match=r"input_statistics: expected (a batch|inputs of the model)"):
+        RNGD(model, 0.1, input_statistics=inputs)
+    assert all(not (m._forward_hooks or m._forward_pre_hooks) for m in model.modules()) and model.training

@@ -110,10 +110,15 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
         model_name = {"0": ""}
     else:
         model_name = {}
+    attributes = [(m, dict(m.__dict__)) for m in model.modules()]
     try:
         graph = _Tracer().trace(model)
     except Exception as error:  # noqa: BLE001 (a model may fail to trace in any way)
         return {}, set(), f"was not found, because the model cannot be traced ({type(error).__name__}: {error})"
+    finally:  # what the forward pass has noted in the model came from the tracer
+        for module, before in attributes:
+            module.__dict__.clear()
+            module.__dict__.update(before)
     nodes: dict[str, fx.Node] = {}
     repeated: set[str] = set()
     for node in graph.nodes:

@@ -178,9 +178,9 @@ class RNGD(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
-        layers = state_dict.get("layers")
-        if layers is None:
+        if not {"layers", *COUNTS} <= set(state_dict):
             raise ValueError(f"state_dict: expected one of RNGD, got one with the entries {list(state_dict)}")
+        layers = state_dict["layers"]
         if set(layers) != set(self.blocks):
             raise ValueError(f"state_dict: expected the layers {list(self.blocks)}, got {list(layers)}")
         for name, block in self.blocks.items():
@@ -343,7 +343,8 @@ class RNGD(Optimizer):
                 f'input_statistics: expected blocks[{self.first!r}] = "linear", whose metric does not depend on '
                 f"the weights, got {block.kind if block else 'a layer that is not trained'!r}"
             )
-        check.floating(inputs, "input_statistics")
+        if check.floating(inputs, "input_statistics").ndim < 2:
+            raise ValueError(f"input_statistics: expected a batch, shape (n, ...), got {tuple(inputs.shape)}")
         total, seen = 0.0, []
         handle = block.layer.register_forward_pre_hook(
             lambda _, args, kwargs: seen.append(first(args, kwargs)), with_kwargs=True
@@ -355,6 +356,11 @@ class RNGD(Optimizer):
                 self.model(part)
                 x = block.inputs(seen.pop())
                 total = total + x.mT @ x
+        except RuntimeError as error:
+            raise ValueError(
+                f"input_statistics: expected inputs of the model, got {inputs.dtype} of shape {tuple(inputs.shape)}, "
+                f"which it refuses: {error}"
+            ) from error
         finally:
             handle.remove()
             for module, training in modes:

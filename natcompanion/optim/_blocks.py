@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
-from natcompanion._moments import first
+from natcompanion._moments import first, gram
 from natcompanion.optim._activations import Activation
 from natcompanion.optim._prong_hooks import recomputing, transformed
 
@@ -166,8 +166,8 @@ class Block:
         examples = sum(n for _, _, n in self.pending)
         nu = None if self.pending[0][1] is None else torch.cat([nu for _, nu, _ in self.pending])
         if self.own:
-            return packed_moments(x, nu, self._index(x.device)) / examples
-        return (x if nu is None else x * nu).mT @ x / examples
+            return packed_moments(x, nu / examples, self._index(x.device))
+        return gram(x * (examples**-0.5 if nu is None else (nu / examples).sqrt()))
 
     def fits(self, state: dict[str, Any]) -> bool:
         """Return whether a stored state has the shapes of this layer's metric."""
@@ -210,15 +210,15 @@ class Block:
         Inputs that were always 0, such as the margin of an image, have rows of their own in a shared metric,
         all the same multiple of I. They are left out of the matrix.
         """
-        G = self.metric()
-        inverse = damped_inverse(G, relative)
-        self.live, self.rest = None, 1.0
+        G, self.live, self.rest = self.metric(), None, 1.0
         if not self.own:
-            dead = self._mean().count_nonzero(1) == 0
-            if 20 * int(dead.sum()) > self.dim:
-                self.live, self.rest = (~dead).nonzero()[:, 0], float(inverse.diagonal()[dead][0])
-                inverse = inverse[self.live][:, self.live]
-        self.inverse = inverse
+            level = self.identity + relative * float(G.diagonal().mean())
+            live = self._mean().count_nonzero(1) > 0
+            if level > 0 and 20 * int((~live).sum()) > self.dim:
+                self.live, self.rest = live.nonzero()[:, 0], 1 / level
+                G, relative = G[live][:, live], 0.0
+                G.diagonal().add_(level - self.identity)
+        self.inverse = damped_inverse(G, relative)
 
     def direction(self) -> torch.Tensor:
         """Return the gradient (m, D) times the stored inverse."""

@@ -76,7 +76,7 @@ class Moments:
         return self
 
 
-def gram(x: torch.Tensor, blocks: int = 4) -> torch.Tensor:
+def gram(x: torch.Tensor, blocks: int = 8) -> torch.Tensor:
     """Return ``x.mT @ x``; of wide matrices only the upper blocks of columns are multiplied, and then mirrored."""
     d = x.shape[1]
     if d < 256:
@@ -89,16 +89,18 @@ def gram(x: torch.Tensor, blocks: int = 4) -> torch.Tensor:
     return out
 
 
-def damped_inverse(sigma: torch.Tensor, eps: float) -> torch.Tensor:
+def damped_inverse(sigma: torch.Tensor, eps: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     r"""Return :math:`(\Sigma + \epsilon I)^{-1}` of a positive semi-definite float64 matrix, for ``eps`` > 0.
 
     By a Cholesky factor; if rounding has made the matrix indefinite, by its eigenvalues with the negative ones
-    set to 0.
+    set to 0. The factor is inverted in ``dtype`` if its condition, the root of that of the matrix, leaves digits.
     """
     shifted = sigma.clone()
     shifted.diagonal().add_(eps)
     factor, failed = torch.linalg.cholesky_ex(shifted)
     if not int(failed):
-        return torch.cholesky_inverse(factor)
+        scale = factor.diagonal()
+        narrow = float(scale.min()) > 1e-3 * float(scale.max())
+        return torch.cholesky_inverse(factor.to(dtype) if narrow else factor).to(dtype)
     values, vectors = check.semidefinite_eigh(sigma, "covariance", torch.float32)
-    return (vectors / (values + eps)) @ vectors.mT
+    return ((vectors / (values + eps)) @ vectors.mT).to(dtype)

@@ -737,3 +737,17 @@ def test_bad_calls_are_refused():
     other = PRONG(mlp((5, 3)), 0.1)
     with pytest.raises(ValueError, match="layers"):
         optimizer.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-4, 1e-1])
+def test_an_inverse_for_float32_has_its_digits_whatever_the_condition(eps):
+    g = torch.Generator().manual_seed(0)
+    scales = torch.logspace(-5, 1, 40, dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(40, 40, generator=g, dtype=torch.float64)).Q
+    x = torch.randn(300, 40, generator=g, dtype=torch.float64) * scales @ turn
+    sigma = x.T @ x / 300
+    exact, single = damped_inverse(sigma, eps), damped_inverse(sigma, eps, torch.float32)
+    careless = torch.linalg.inv(sigma.float() + eps * torch.eye(40))
+    wrong, error = ((inverse - exact).norm() / exact.norm() for inverse in (careless, single))
+    assert single.dtype == torch.float32 and error < 5e-3
+    assert eps > 1e-6 or wrong > 0.05

@@ -27,7 +27,7 @@ class InverseCovariance:
     @classmethod
     def of(cls, sigma: torch.Tensor, eps: float, like: torch.Tensor) -> "InverseCovariance":
         """Return the metric for a covariance in float64; it computes in the dtype of ``like``."""
-        return cls(damped_inverse(sigma, eps).to(like))
+        return cls(damped_inverse(sigma, eps, like.dtype).to(like))
 
     def prepared(self, centred: torch.Tensor | None) -> Map:
         """Return the multiplication to use with a batch of centred inputs."""

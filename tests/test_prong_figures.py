@@ -70,6 +70,17 @@ def test_ratio_counts_updates_to_the_other_methods_final_error():
     np.testing.assert_allclose(seconds, [1, 0.4])
 
 
+def test_every_method_has_a_full_run_at_the_papers_size_at_a_setting_that_was_tried():
+    runs = figures.paper_runs()
+    assert set(runs) == {"sgd", "rmsprop", "batchnorm", "prong", "prong+"}
+    for method, record in runs.items():
+        assert record.settings["updates"] == 5000
+        assert tuple(record["best"][key] for key in ("rate", "momentum", "second")) in figures.tried(method)
+        assert len(figures.tried(method)) >= 3
+        others = figures.stored("prong_autoencoder", "paper").select(updates=5000, method=method)
+        assert record["train"][0][-1] == min(other["train"][0][-1] for other in others)
+
+
 def test_algorithm_1_preserves_the_function_only_when_corrected():
     model, x = figures.network()
     before = model(x).detach()

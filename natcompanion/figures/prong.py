@@ -410,6 +410,13 @@ def paper_runs() -> dict[str, experiments.Result]:
     return {method: runs[method] for method in METHODS if method in runs}
 
 
+def tried(method: str) -> set[tuple[float, ...]]:
+    """Return the step sizes, momenta and second settings that a method tried at the paper's size."""
+    keys = ("rates", "momenta", "second")
+    records = stored("prong_autoencoder", "paper").select(method=method)
+    return {tuple(value for key in keys for value in record.settings[key]) for record in records}
+
+
 def draw_paper() -> Figure:
     """Training error of the paper's auto-encoder against updates and CPU seconds."""
     drawing, panels = figure(6.8, 2, sharey=True)
@@ -420,7 +427,7 @@ def draw_paper() -> Figure:
         panels[0].semilogy(updates, errors, color=color, linewidth=2.2, label=text)
         panels[1].semilogy(seconds, errors, color=color, linewidth=2.2)
     for panel in panels:
-        panel.set(ylim=(2, 60), yticks=[2, 5, 10, 20, 50], yticklabels=["2", "5", "10", "20", "50"])
+        panel.set(ylim=(0.6, 60), yticks=[1, 2, 5, 10, 20, 50], yticklabels=["1", "2", "5", "10", "20", "50"])
         panel.minorticks_off()
     label(panels[0], "784-1000-500-250-30", "updates", "training error")
     label(panels[1], "", "CPU seconds", "training error")

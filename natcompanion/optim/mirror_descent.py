@@ -103,9 +103,11 @@ class MirrorDescent(Optimizer):
     to :math:`\Omega` takes its place, the step is plain gradient descent on the dual parameters, and
     :math:`\tilde\psi = \tfrac12 \theta^\top F^{1/2} \theta` makes that the natural gradient:
 
-    .. math:: \tilde\Omega = \nabla\tilde\psi(\theta) - \alpha\, \nabla_{\tilde\Omega}
-              = F^{1/2} \theta - \alpha\, F^{-1/2}\, \nabla_\theta, \qquad
-              \theta \leftarrow \nabla\tilde\psi^*(\tilde\Omega) = \theta - \alpha F^{-1} \nabla_\theta
+    .. math::
+        \tilde\Omega = \nabla\tilde\psi(\theta) - \alpha\, \nabla_{\tilde\Omega}
+        = F^{1/2} \theta - \alpha\, F^{-1/2}\, \nabla_\theta
+
+        \theta \leftarrow \nabla\tilde\psi^*(\tilde\Omega) = \theta - \alpha F^{-1} \nabla_\theta
 
     PRONG is this second form, with the Fisher matrix approximated layer by layer and kept for ``period`` steps.
 

@@ -21,7 +21,8 @@ class RNGD(Optimizer):
 
     .. math::
         G_l \leftarrow \lambda\, G_l + (1 - \lambda) \Big( \frac1n \sum_i
-            \nu_f(w_l, x_i)\, \tilde x_i \tilde x_i^\top + \epsilon I \Big), \qquad
+            \nu_f(w_l, x_i)\, \tilde x_i \tilde x_i^\top + \epsilon I \Big)
+
         w_l \leftarrow w_l - \mathrm{lr}\; G_l^{-1}\, \frac{\partial E}{\partial w_l}
 
     ``w_l`` holds the weights of neuron l with its bias last, :math:`\tilde x_i` is what the layer receives for

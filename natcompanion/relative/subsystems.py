@@ -130,9 +130,11 @@ def two_layer_rfim(
 ) -> torch.Tensor:
     r"""Return the metric of the first of two layers, with the response taken after the second.
 
-    .. math:: g^y(W \mid C) = \frac1n \sum_x F C^\top N C F \otimes \tilde x \tilde x^\top, \qquad
-              F = \operatorname{diag} f'(W \tilde x), \quad N = \operatorname{diag} \nu_f(C h), \quad
-              h = f(W \tilde x)
+    .. math::
+        g^y(W \mid C) = \frac1n \sum_x F C^\top N C F \otimes \tilde x \tilde x^\top
+
+        F = \operatorname{diag} f'(W \tilde x), \quad N = \operatorname{diag} \nu_f(C h), \quad
+        h = f(W \tilde x)
 
     The paper prints :math:`\nu_f(W \tilde x)` in the place of :math:`f'(W \tilde x)`. The two are equal for tanh,
     sigmoid, and the hard ReLU with ``sigma=1``, and for no other.

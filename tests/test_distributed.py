@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from _states import equal
 
 from natcompanion.recipes import example_folder
 from tests import _distributed_training as training
@@ -79,14 +80,3 @@ def test_the_recipe_is_a_program():
     command = [sys.executable, "-W", "error", "-m", "natcompanion.recipes.imagefolder", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "--sample-size" in done.stdout and not done.stderr, done.stderr
-
-
-def equal(a, b):
-    """Say whether two nested states are equal to the last bit."""
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return a == b

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from _states import equal
 from PIL import Image
 from torch import nn
 
@@ -40,17 +41,6 @@ def settings(folder, output, **changes):
 
 def checkpoint(path):
     return torch.load(path / "checkpoint.pt", weights_only=True)
-
-
-def equal(a, b):
-    """Say whether two nested states are equal to the last bit."""
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return a == b
 
 
 # Training -------------------------------------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 """The figures of the chapter on relative Fisher metrics, over the whole grid of each."""
 
-import itertools
 import math
-import re
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
+from _pictures import check_drawings, check_texts
 
 from natcompanion import relative
 from natcompanion.figures import rfim as figures
@@ -28,39 +26,16 @@ GRIDS = {
 }  # fmt: skip
 
 
-def points(grid: dict) -> list[dict]:
-    """Return every point of a grid."""
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
-def significant(number: str) -> int:
-    """Return how many significant digits a decimal number has."""
-    return len(number.replace(".", "").lstrip("0"))
-
-
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_point_of_the_grid_is_described(name):
     _, describe, grid = GRIDS[name]
-    texts = [describe(**point) for point in points(grid)]
-    assert len(set(texts)) > 0.6 * len(texts)
-    for text in texts:
-        assert text.endswith(".") and len(text) < 900
-        assert not re.search(r"\bnan\b|\binf\b|None", text), text
-        assert max(map(significant, re.findall(r"\d+\.\d+", text)), default=0) <= 3, text
+    check_texts(describe, grid)
 
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_points_of_the_grid_are_drawn_in_one_size_on_white(name):
     draw, _, grid = GRIDS[name]
-    sizes = set()
-    for point in points(grid)[::3]:
-        figure = draw(**point)
-        assert isinstance(figure, Figure) and figure.get_facecolor() == (1, 1, 1, 1)
-        sizes.add(tuple(figure.get_size_inches()))
-        for axes in figure.axes:
-            for text in (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels()):
-                assert text.get_fontsize() >= 10, "too small for a phone"
-    assert len(sizes) == 1
+    check_drawings(draw, grid, every=3)
 
 
 @pytest.mark.parametrize("activation", figures.NEURON["activation"])

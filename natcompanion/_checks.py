@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 
@@ -67,6 +68,15 @@ def positive(value: float, name: str) -> float:
     if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number > 0, got {value!r}")
     return float(value)
+
+
+def whole(value: int, name: str, low: int = 1, high: int | None = None) -> int:
+    """Return ``value`` as an int if it is an integer in ``low..high``; True and False are none."""
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not integer or value < low or (high is not None and value > high):
+        wanted = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
+        raise ValueError(f"{name}: expected {wanted}, got {value!r}")
+    return int(value)
 
 
 def semidefinite_eigh(a: torch.Tensor, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

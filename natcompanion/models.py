@@ -96,8 +96,7 @@ class LinearGaussian:
         Source: whitening Eqs. 3 and 26-28.
         """
         check.non_negative(lr, "lr")
-        if not (isinstance(steps, int) and steps >= 0):
-            raise ValueError(f"steps: expected a number of steps >= 0, got {steps!r}")
+        check.whole(steps, "steps", 0)
         if (
             inverse_metric is not None
             and check.square(inverse_metric, "inverse_metric").shape[0] != self.M.shape[1]
@@ -276,8 +275,7 @@ class BoltzmannMachine:
         It is :math:`\langle f \rangle_{p_k} - \langle f \rangle_p`, where :math:`p_k` is ``p`` after ``k``
         Gibbs sweeps, so it carries no sampling noise. It is not the gradient of a function.
         """
-        if not (isinstance(k, int) and k > 0):
-            raise ValueError(f"k: expected a positive number of sweeps, got {k!r}")
+        check.whole(k, "k")
         swept = p
         for _ in range(k):
             swept = self.gibbs(theta, swept)

@@ -1,5 +1,6 @@
 """The validation helpers say what was expected, what came and what to do."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -57,6 +58,19 @@ def test_numbers(value):
         check.positive(value, "lr")
     with pytest.raises(ValueError, match="> 0, got 0"):
         check.positive(0, "lr")
+
+
+@pytest.mark.parametrize("value", [0, -1, 6, True, 2.0, "2", None, float("nan"), torch.tensor(2)])
+def test_whole_refuses_what_is_no_integer_in_its_range(value):
+    with pytest.raises(ValueError, match="n: expected an integer from 1 to 5, got"):
+        check.whole(value, "n", 1, 5)
+
+
+def test_whole_takes_integers_of_numpy_and_returns_an_int():
+    assert [check.whole(value, "n", 0, 5) for value in (0, 5, np.int64(3))] == [0, 5, 3]
+    assert type(check.whole(np.int8(3), "n")) is int
+    with pytest.raises(ValueError, match="n: expected an integer >= 1, got 0"):
+        check.whole(0, "n")
 
 
 def test_semidefinite_eigh():

@@ -537,5 +537,5 @@ def test_options_of_another_kind():
     for make in (lambda **o: kronecker_factors(mlp(), inputs(5, 3), **o), lambda **o: KFAC(mlp(), lr=0.1, **o).refresh(inputs(5, 3))):
         with pytest.raises(ValueError, match="likelihood: expected one such as"):
             make(likelihood="categorical")
-        with pytest.raises(ValueError, match="draws: expected a whole number"):
+        with pytest.raises(ValueError, match="draws: expected an integer >= 1"):
             make(likelihood=Categorical(), draws=0)

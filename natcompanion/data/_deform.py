@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import grid_sample
 
-from natcompanion._checks import non_negative, positive
-from natcompanion.data._images import area_average, floating_dtype, whole
+from natcompanion import _checks as check
+from natcompanion.data._images import area_average, floating_dtype
 from natcompanion.data._sets import mnist
 
 BLOCK = 250  # digits are made in whole blocks: digit k does not depend on how many are asked for
@@ -75,12 +75,12 @@ def deformed_digits(
     ValueError
         If an argument is out of range.
     """
-    n, start, size = whole(n, "n", 1), whole(start, "start", 0), whole(size, "size", 1)
+    n, start, size = check.whole(n, "n", 1), check.whole(start, "start", 0), check.whole(size, "size", 1)
     dtype = floating_dtype(dtype)
     sizes = {"rotation": rotation, "scale": scale, "shear": shear, "shift": shift, "bend": bend}
     for name, value in sizes.items():
-        non_negative(value, name)
-    positive(smoothness, "smoothness")
+        check.non_negative(value, name)
+    check.positive(smoothness, "smoothness")
     images, labels = mnist(split=split, seed=seed, classes=classes, dtype=torch.float32)
     parts = []
     for block in range(start // BLOCK, (start + n - 1) // BLOCK + 1):

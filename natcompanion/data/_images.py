@@ -5,16 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from natcompanion import _checks as check
+
 SPLITS = ("train", "validation", "test", "train+validation", "all")
-
-
-def whole(value: int, name: str, low: int, high: int | None = None) -> int:
-    """Return ``value`` if it is an integer in ``low..high``."""
-    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not integer or value < low or (high is not None and value > high):
-        wanted = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
-        raise ValueError(f"{name}: expected {wanted}, got {value!r}")
-    return int(value)
 
 
 def area_average(images: torch.Tensor, size: int) -> torch.Tensor:
@@ -34,7 +27,7 @@ def area_average(images: torch.Tensor, size: int) -> torch.Tensor:
     -------
     Tensor, shape (..., size, size)
     """
-    size, old = whole(size, "size", 1), images.shape[-1]
+    size, old = check.whole(size, "size", 1), images.shape[-1]
     if size == old:
         return images
     edges = torch.arange(size + 1, dtype=torch.float64) * old / size
@@ -58,7 +51,7 @@ def spread(labels: np.ndarray, seed: int) -> np.ndarray:
         A permutation of ``0..n-1``. With classes of equal size, their counts in a prefix differ by at most
         one.
     """
-    rng = np.random.default_rng(whole(seed, "seed", 0))
+    rng = np.random.default_rng(check.whole(seed, "seed", 0))
     key, place = rng.random(len(labels)), rng.random(len(labels))
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -97,7 +90,7 @@ def choose(
         order = order[low:high]
     if classes is not None:
         order = order[np.isin(labels[order], _known_classes(classes, labels))]
-    return order if n is None else order[: whole(n, "n", 1, len(order))]
+    return order if n is None else order[: check.whole(n, "n", 1, len(order))]
 
 
 def _known_classes(classes: Sequence[int], labels: np.ndarray) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from natcompanion import _checks as check
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import ModelFunction, all_finite
@@ -152,8 +153,7 @@ def sampled_scores(
     likelihood: Likelihood, r: torch.Tensor, samples: int, generator: torch.Generator | None
 ) -> torch.Tensor:
     """Return scores at labels drawn from the model, each divided by the root of ``samples``; (n, samples, o)."""
-    if not (type(samples) is int and samples >= 1):
-        raise ValueError(f"samples: expected a whole number >= 1, got {samples!r}")
+    samples = check.whole(samples, "samples")
     repeated = r.repeat_interleave(samples, 0)
     scores = score(likelihood, repeated, likelihood.sample(repeated, generator=generator))
     return scores.unflatten(0, (len(r), samples)) / samples**0.5

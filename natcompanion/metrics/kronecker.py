@@ -96,8 +96,7 @@ def kronecker_factors(
     Source: prong Eq. 5; vec takes the rows of a matrix, so that B comes first. Convolutions as in Grosse and Martens
     (2016).
     """
-    if draws is not None and (not isinstance(draws, int) or draws < 1):
-        raise ValueError(f"draws: expected a whole number >= 1, or None, got {draws!r}")
+    draws = None if draws is None else check.whole(draws, "draws")
     if not hasattr(likelihood, "fisher_root"):
         raise ValueError(f"likelihood: expected one such as Categorical(), got {likelihood!r}")
     f = ModelFunction(model, parameters)

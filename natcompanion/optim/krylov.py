@@ -11,6 +11,7 @@ import scipy.optimize
 import torch
 from torch import nn
 
+from natcompanion import _checks as check
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics.dense import output_hessian
@@ -136,14 +137,12 @@ class KrylovSubspaceDescent(NaturalGradient):
         search_iterations: int = 20,
         **options: Any,
     ) -> None:
-        for name, value in (("dimension", dimension), ("search_iterations", search_iterations)):
-            if not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
         if unknown := sorted(set(options) - {"metric", "parameters"}):
             raise ValueError(
                 f"{', '.join(unknown)}: KrylovSubspaceDescent has no such option; it has metric, parameters"
             )
-        self.dimension, self.search_iterations = dimension, search_iterations
+        self.dimension = check.whole(dimension, "dimension")
+        self.search_iterations = check.whole(search_iterations, "search_iterations")
         super().__init__(model, likelihood, 1.0, damping=0.0, warm_start=1.0, **options)
 
     def _solve(self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor) -> Solution:

@@ -146,13 +146,11 @@ class MirrorDescent(Optimizer):
         dual: bool = False,
         period: int = 1,
     ) -> None:
-        if not (isinstance(period, int) and period > 0):
-            raise ValueError(f"period: expected a positive number of steps, got {period!r}")
         if not (callable(psi) or isinstance(psi, torch.Tensor) or hasattr(psi, "conjugate_gradient")):
             raise ValueError(
                 f"psi: expected a mirror, a metric or a callable that returns one, got {type(psi).__name__}"
             )
-        self._source, self.dual, self.period, self._steps = psi, dual, period, 0
+        self._source, self.dual, self.period, self._steps = psi, dual, check.whole(period, "period"), 0
         self._renewed = callable(psi) and not hasattr(psi, "conjugate_gradient")
         self.psi: Mirror | None = None
         super().__init__(params, {"lr": check.non_negative(lr, "lr")})

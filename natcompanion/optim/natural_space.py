@@ -88,9 +88,7 @@ class NaturalSpace(Optimizer):
         super().__init__(params, {})
         if root not in ("symmetric", "pca", "cholesky"):
             raise ValueError(f'root: expected "symmetric", "pca" or "cholesky", got {root!r}')
-        if period is not None and not (isinstance(period, int) and period > 0):
-            raise ValueError(f"period: expected a positive number of steps or None, got {period!r}")
-        self.metric, self.period = metric, period
+        self.metric, self.period = metric, None if period is None else check.whole(period, "period")
         self.eps, self.root = check.non_negative(eps, "eps"), root
         self._phi = torch.zeros_like(self._flat(), requires_grad=True)
         self._whitener: torch.Tensor | None = None  # A = W^{-T}: it whitens the gradient

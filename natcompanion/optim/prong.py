@@ -124,8 +124,8 @@ class PRONG(Optimizer):
         parameters: Iterable[Any] | None = None,
     ) -> None:
         self.model, self.sample, self.synchronize = model, sample, synchronize
-        self.period, self.seed, self.decay = _whole(period, "period"), seed, _fraction(decay, "decay")
-        self.sample_size = None if sample_size is None else _whole(sample_size, "sample_size")
+        self.period, self.seed, self.decay = check.whole(period, "period"), seed, _fraction(decay, "decay")
+        self.sample_size = None if sample_size is None else check.whole(sample_size, "sample_size")
         self.backward_eps = None if backward_eps is None else check.positive(backward_eps, "backward_eps")
         self.steps, self._renewed, self._measured = 0, -1, None
         self.constant_inputs, self.layers, self.plain = frozenset(constant_inputs), {}, {}
@@ -389,12 +389,6 @@ class PRONG(Optimizer):
 def _remove(handles: list) -> None:
     for handle in handles:
         handle.remove()
-
-
-def _whole(value: int, name: str) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
-    return value
 
 
 def _fraction(value: float, name: str) -> float:

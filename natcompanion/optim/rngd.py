@@ -117,8 +117,8 @@ class RNGD(Optimizer):
         parameters: Iterable[Any] | None = None,
     ) -> None:
         self.model, self.iteration = model, 0
-        every = max(1, _count(period, "period") // 10) if statistics_every is None else statistics_every
-        self.statistics_every = _count(every, "statistics_every")
+        every = max(1, check.whole(period, "period") // 10) if statistics_every is None else statistics_every
+        self.statistics_every = check.whole(every, "statistics_every")
         self.memory_limit = check.positive(memory_limit, "memory_limit")
         self.omega = check.non_negative(omega, "omega")
         self.kinds = blocks
@@ -376,15 +376,9 @@ STATE = ("S", "identity", "share", "constant", "inverse", "live", "rest", "due")
 def _check_group(group: dict[str, Any]) -> None:
     for key in ("lr", "eps", "relative_eps"):
         check.non_negative(group[key], key)
-    _count(group["period"], "period")
+    check.whole(group["period"], "period")
     if not 0 <= check.non_negative(group["decay"], "decay") < 1:
         raise ValueError(f"decay: expected a number >= 0 and < 1, got {group['decay']!r}")
-
-
-def _count(value: int, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
-    return value
 
 
 def _check_layer(name: str, modules: dict[str, nn.Module]) -> None:

@@ -58,8 +58,7 @@ class Inception(nn.Module):
 
     def __init__(self, classes: int, width: float = 1.0) -> None:
         super().__init__()
-        if not isinstance(classes, int) or classes < 1:
-            raise ValueError(f"classes: expected a whole number >= 1, got {classes!r}")
+        check.whole(classes, "classes")
         check.positive(width, "width")
         maps = [4 * max(1, round(m * width / 4)) for m in (64, 192, 256, 320, 480, 576, 640, 768)]
         stem = [Convolution(3, maps[0], 7, stride=2), nn.MaxPool2d(3, 2, 1)]

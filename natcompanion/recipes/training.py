@@ -72,9 +72,8 @@ class Settings:
         for name in ("folder", "output"):
             object.__setattr__(self, name, Path(getattr(self, name)))
         for name in ("size", "epochs", "steps", "evaluate_every", "patience", "checkpoint_every"):
-            value = getattr(self, name)
-            if not (isinstance(value, int) and value >= 1) and not (name == "steps" and value is None):
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+            if name != "steps" or self.steps is not None:
+                check.whole(getattr(self, name), name)
         check.positive(self.width, "width")
         if not 0 < self.factor < 1:
             raise ValueError(f"factor: expected a number between 0 and 1, got {self.factor!r}")

@@ -148,9 +148,7 @@ def solve(
     """
     rtol = _checks.non_negative(rtol, "rtol")
     system = System(A, b, x0, preconditioner)
-    max_iter = max(100, 5 * len(b)) if max_iter is None else max_iter
-    if not (isinstance(max_iter, int) and max_iter >= 0):
-        raise ValueError(f"max_iter: expected a whole number >= 0, got {max_iter!r}")
+    max_iter = max(100, 5 * len(b)) if max_iter is None else _checks.whole(max_iter, "max_iter", 0)
     if system.unit == 0:
         return Solution(torch.zeros_like(b), 0, 0.0, True, Reason.CONVERGED)
     x, r, iterations, reason = _iterate(method, system, rtol, max_iter, energy)

@@ -6,7 +6,10 @@ A second run must fail as the first did, so nothing is reused: an unchanged page
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+from notebooks import environment
 
 MAIN = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 
@@ -18,7 +21,8 @@ def build(folder: Path) -> int:
         shutil.rmtree(output / old, ignore_errors=True)
     (output / ".complete").unlink(missing_ok=True)
     command = [sys.executable, "-c", MAIN, "build", str(folder), "--all", "-W", "--keep-going"]
-    status = subprocess.run(command, check=False, cwd=folder).returncode
+    with tempfile.TemporaryDirectory() as profile:
+        status = subprocess.run(command, check=False, cwd=folder, env=environment(Path(profile))).returncode
     if status == 0:
         for source_map in (output / "html" / "_static").rglob("*.map"):
             source_map.unlink()

@@ -93,7 +93,8 @@ def execute(path: Path) -> bool:
         record_timing=False,
         store_widget_state=False,
     )
-    after = dumps(canonical(client.execute()))
+    with tempfile.TemporaryDirectory() as folder:
+        after = dumps(canonical(client.execute(env=environment(Path(folder)))))
     if after != before:
         path.write_text(after, encoding="utf-8")
     return after != before
@@ -120,14 +121,18 @@ def regress(paths: list[Path], workers: int) -> int:
     ]
     command = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
     with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run(command, check=False, cwd=ROOT, env=_environment(Path(folder))).returncode
+        return subprocess.run(command, check=False, cwd=ROOT, env=environment(Path(folder))).returncode
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Return an environment whose kernels share no history file, which one could find locked by another."""
+KERNEL_OPTIONS = "c.HistoryManager.hist_file = ':memory:'\nc.IPKernelApp.log_level = 'ERROR'\n"
+"""No history file, which one kernel could find locked by another; no notice that they talk over a local port."""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return an environment whose kernels read ``KERNEL_OPTIONS``, written into this empty folder."""
     profile = folder / "profile_default"
     profile.mkdir()
-    (profile / "ipython_kernel_config.py").write_text("c.HistoryManager.hist_file = ':memory:'\n")
+    (profile / "ipython_kernel_config.py").write_text(KERNEL_OPTIONS)
     path = os.pathsep.join(filter(None, (str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "IPYTHONDIR": str(folder), "PYTHONPATH": path}
 

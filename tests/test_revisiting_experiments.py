@@ -8,7 +8,7 @@ from natcompanion.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.experiments import _revisiting_metrics as comparisons
 from natcompanion.experiments import _revisiting_order as orders
 from natcompanion.experiments import _revisiting_training as training
-from natcompanion.experiments.revisiting import PAPER, SEARCH, SHORT_SEARCH, WIDE, Order, Table1
+from natcompanion.experiments.revisiting import PAPER, SEARCH, SHORT_SEARCH, WIDE, Order, OrderSpeed, Table1
 from natcompanion.optim import TONGA, NaturalGradient
 
 TINY = {"size": 7, "labelled": 200, "validation": 100, "hidden": 8, "updates": 3, "batch": 100, "metric_batch": 100,
@@ -264,6 +264,38 @@ def test_order_experiment():
     gaps = [abs(e - result["sgd_error"]) for e in result["natural_errors"]]
     assert abs(result["natural_error"] - result["sgd_error"]) == min(gaps)
     assert result["ratio"] == pytest.approx(sum(result["sgd"]) / sum(result["natural"]))
+
+
+def test_slower_and_longer_streams_of_the_order_experiment():
+    """The curves are those of `variances` on streams of 160 and 800 digits; a slower network varies less, one at rest not."""
+    settings = OrderSpeed(size=7, hidden=5, segments=2, replacements=2, segment=40, batch=20, held_out=50)
+    found = orders.order_speed(settings)
+    base = orders.stream(settings, 0, 160)
+    held_out = orders.stream(settings, 0, 50, "test")[0]
+    assert found["slow"] == orders.variances(settings, base, held_out, orders.plain(0.1))
+    assert found["longer"] == orders.variances(settings, orders.stream(settings, 0, 800), held_out, orders.plain(0.1))
+    assert 0 < sum(found["slow"]) < sum(found["fast"])
+    assert orders.variances(settings, base, held_out, orders.plain(0.0)) == [0.0, 0.0]
+
+
+def test_timed_products():
+    found = experiments.run("revisiting_products", size=7, hidden=5, batch=20, repeats=2)
+    assert set(found.values) == {"gradient", "hessian", "gauss_newton"} and min(found.values.values()) > 0
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_lengths_of_steps_for_every_reading(factor):
+    """Against steps solved one by one, with the metric multiplied by ``factor``."""
+    model = autoencoder.AutoEncoder(autoencoder.INPUTS["1"])
+    theta = 8 * (torch.rand(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5)
+    count = 0
+    for point in theta:
+        g, eye = model.gradients(point).mean(-2), torch.eye(2, dtype=torch.float64)
+        natural = 0.5 * torch.linalg.solve(factor * model.fisher(point) + 0.01 * eye, g).norm()
+        newton = torch.linalg.solve(model.hessian(point) + eye, g).norm()
+        count += bool(natural < 0.1 * g.norm() < newton)
+    assert autoencoder.claimed_lengths(model, theta, factor) == count
+    assert (count > 0) == (factor == 2)
 
 
 @pytest.mark.parametrize("start", ["-3,-1", "3,1"])

@@ -408,6 +408,12 @@ def test_equation_19():
     H = output_hessian(Categorical(), r, targets(Categorical(), 5))
     assert gap(H, torch.diag_embed(y) - y.unsqueeze(2) * y.unsqueeze(1)) < 1e-12
     assert gap(H, torch.diag_embed(y)) > 0.1
+    t = torch.eye(O, dtype=torch.float64)[targets(Categorical(), 5)]
+    r.requires_grad_()
+    (slope,) = torch.autograd.grad(Categorical().nll(r, t.argmax(1)).sum(), r)
+    assert gap(slope, t.sum(1, keepdim=True) * y - t) < 1e-12
+    printed = sum(t[:, k : k + 1] * y - t for k in range(O))  # the sum over k holds -t_i, too
+    assert gap(printed, slope) > 0.1
 
 
 def softmax_jacobian(y: torch.Tensor) -> torch.Tensor:
@@ -677,6 +683,17 @@ def test_errata_dampings_of_section_8_5():
     printed = {column: 0.1 if column == "covariance" else 0.01 for column in columns}
     assert right["unlabelled"] == 2.0 and printed["unlabelled"] == 0.01
     assert {c for c in columns if right[c] != printed[c]} == {"unlabelled"}
+
+
+def test_errata_column_of_the_tfd_comparison():
+    """Section 8.7 gives the comparison the metric of the same examples; under "different batch" none would be the same."""
+    split = training.Split(torch.arange(40.0)[:, None], torch.zeros(40), (), (), torch.arange(40.0, 100.0)[:, None])
+    generator = torch.Generator().manual_seed(0)
+    index, other = next(training.batches(40, 10, generator))
+    read = [training._metric_inputs(column, split, index, other, 5, generator) for column in ("same", "different", "added")]
+    assert read[0] == ()  # no inputs of its own: those of the gradient
+    assert not set(read[1][0].flatten().tolist()) & set(split.x[index].flatten().tolist())
+    assert torch.equal(read[2][0][:10], split.x[index]) and len(read[2][0]) == 15
 
 
 def test_schedule_of_section_8_6():

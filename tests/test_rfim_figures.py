@@ -118,3 +118,6 @@ def test_numbers_of_figure_5_are_those_of_its_curves():
     assert numbers["digits_rngd"] == pytest.approx(math.exp(np.log(curves[:, -1]).mean()))
     assert numbers["digits_sgd_budget"] == pytest.approx(numbers["digits_sgd"])
     assert numbers["digits_rngd_budget"] > numbers["digits_rngd"]
+    assert numbers["digits_sgd_ratio"] == 1 and numbers["digits_sgd_reached"] == numbers["digits_steps"]
+    share = numbers["digits_steps"] / numbers["digits_rngd_ratio"]
+    assert numbers["digits_rngd_reached"] == int(share) < numbers["digits_steps"]

@@ -99,6 +99,24 @@ def example() -> AutoEncoder:
     return AutoEncoder(torch.linspace(-1, 1, 11, dtype=torch.float64))
 
 
+INPUTS = {
+    "-1 to 1": torch.linspace(-1, 1, 11, dtype=torch.float64), "0 to 1": torch.linspace(0, 1, 11, dtype=torch.float64),
+    "0 and 1": torch.tensor([0.0, 1.0], dtype=torch.float64), "1": torch.ones(1, dtype=torch.float64),
+}  # fmt: skip
+"""Inputs that the auto-encoder of Figure 1 may have had; the paper does not state its own."""
+
+
+def claimed_lengths(model: AutoEncoder, theta: torch.Tensor, factor: float) -> int:
+    """Return how often, at the settings of Section 8.4, the natural step is shorter than the plain one and Newton's longer.
+
+    ``factor`` multiplies the metric: 1 for outputs of standard deviation 1 (Eq. 9), 2 for those whose negative
+    log-likelihood is the sum of squares that is minimized (Eq. 16).
+    """
+    step = {name: model.step(theta, name, RATES[name], DAMPING[name]).norm(dim=-1) for name in ("gradient", "newton")}
+    natural = model.step(theta, "natural", RATES["natural"] / factor, DAMPING["natural"] / factor).norm(dim=-1)
+    return int(((natural < step["gradient"]) & (step["newton"] > step["gradient"])).sum())
+
+
 def minima(model: AutoEncoder) -> torch.Tensor:
     """Return the minima found by many steps of damped Newton from a grid of starts, best first; (k, 2)."""
     line = torch.linspace(-4, 4, 17, dtype=torch.float64)

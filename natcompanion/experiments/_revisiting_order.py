@@ -81,6 +81,18 @@ def variances(settings, base: Stream, held_out: torch.Tensor, make) -> list[floa
     return result
 
 
+def order_speed(settings) -> dict:
+    """Return the curves of SGD at two step sizes, and at the smaller one with a stream ``longer`` times as long."""
+    n = 2 * settings.segments * settings.segment
+    held_out = stream(settings, 0, settings.held_out, "test")[0]
+    base, longer = stream(settings, 0, n), stream(settings, 0, settings.longer * n)
+    return {
+        "fast": variances(settings, base, held_out, plain(settings.rate)),
+        "slow": variances(settings, base, held_out, plain(settings.slow)),
+        "longer": variances(settings, longer, held_out, plain(settings.slow)),
+    }
+
+
 def order(settings) -> dict:
     """Return the two curves, at matched validation error.
 

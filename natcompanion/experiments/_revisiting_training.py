@@ -1,6 +1,8 @@
 """Training runs of the revisiting experiments: data, networks, and the five columns of Table 1."""
 
 import io
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +14,7 @@ from natcompanion.damping import LevenbergMarquardt
 from natcompanion.data import fashion_mnist, mnist
 from natcompanion.experiments._registry import Settings
 from natcompanion.likelihoods import Categorical
+from natcompanion.metrics import FisherOperator
 from natcompanion.optim import TONGA, NaturalGradient
 
 LIKELIHOOD = Categorical()
@@ -224,6 +227,36 @@ def to_no_error(
         repeated += all(same) and optimizer.last == resumed.last
         errors.append(wrong(model, x, t))
     return errors, repeated
+
+
+def time_products(settings) -> dict:
+    """Return the least processor time of a Gauss-Newton product, of a Hessian product, and of a gradient.
+
+    Both products keep the graph of their first pass. The Hessian's is the derivative of the gradient along a vector.
+    """
+    generator = draws(settings)
+    model = mlp(settings.size**2, settings.hidden, generator).to(settings.device)
+    x = torch.rand(settings.batch, settings.size**2, generator=generator).to(settings.device)
+    t = torch.randint(10, (settings.batch,), generator=generator).to(settings.device)
+    parameters = list(model.parameters())
+    count = sum(p.numel() for p in parameters)
+    v = torch.randn(count, generator=generator).to(settings.device)
+    pieces = [part.view_as(p) for part, p in zip(v.split([p.numel() for p in parameters]), parameters, strict=True)]
+    operator = FisherOperator(model, x, LIKELIHOOD)
+    loss = LIKELIHOOD.nll(model(x), t).mean()
+    first = torch.autograd.grad(loss, parameters, create_graph=True)
+    work = {
+        "gradient": lambda: torch.autograd.grad(LIKELIHOOD.nll(model(x), t).mean(), parameters),
+        "hessian": lambda: torch.autograd.grad(first, parameters, pieces, retain_graph=True),
+        "gauss_newton": lambda: operator @ v,
+    }
+    least = dict.fromkeys(work, math.inf)
+    for _ in range(settings.repeats):
+        for name, function in work.items():
+            start = time.process_time()
+            function()
+            least[name] = min(least[name], time.process_time() - start)
+    return least
 
 
 def _metric_inputs(

@@ -73,10 +73,12 @@ def figure1(settings: Figure1) -> dict:
     }
     length = {name: s.norm(dim=-1) for name, s in step.items()}
     cosine = torch.cosine_similarity(step["natural"], step["gradient"], dim=-1)
+    readings = [(x, factor) for x in autoencoder.INPUTS.values() for factor in (1.0, 2.0)]
+    claimed = [autoencoder.claimed_lengths(autoencoder.AutoEncoder(x), theta, factor) for x, factor in readings]
     return {
         **values, "median_angle": float(torch.rad2deg(torch.arccos(cosine.clamp(-1, 1))).median()),
         "short_natural": int((length["natural"] < length["gradient"]).sum()),
-        "claimed_lengths": int(((length["natural"] < length["gradient"]) & (length["newton"] > length["gradient"])).sum()),
+        "claimed_lengths": claimed, "inputs": list(autoencoder.INPUTS),
         "points": settings.points,
     }  # fmt: skip
 
@@ -399,3 +401,44 @@ class Order(Settings):
 def order(settings: Order) -> dict:
     """Figure 3: variance of the trained model when a tenth of the first half of the data is replaced."""
     return orders.order(settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderSpeed(Settings):
+    """The stream and the network of `Order`, two step sizes of SGD, and how many times longer the slow one may go on."""
+
+    size: int = 14
+    hidden: int = 50
+    segments: int = 10
+    replacements: int = 5
+    segment: int = 500
+    batch: int = 50
+    rate: float = 1.0
+    slow: float = 0.1
+    longer: int = 5
+    held_out: int = 1000
+
+
+@experiment("revisiting_order_speed", quick=OrderSpeed(segments=3, replacements=2, segment=100), chapter=OrderSpeed())
+def order_speed(settings: OrderSpeed) -> dict:
+    """Section 6: the variance of SGD at a smaller step size, and with more steps at that step size."""
+    return orders.order_speed(settings)
+
+
+# ------------------------------------------------------------------------------------------------------- Section 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Products(Settings):
+    """The network, the batch, and how often each product is timed."""
+
+    size: int = 28
+    hidden: int = 200
+    batch: int = 500
+    repeats: int = 20
+
+
+@experiment("revisiting_products", quick=Products())
+def products(settings: Products) -> dict:
+    """Section 7: processor time of a product with the Gauss-Newton matrix (the metric) and with the Hessian."""
+    return training.time_products(settings)

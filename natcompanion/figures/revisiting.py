@@ -367,12 +367,12 @@ def describe_table1(name: str) -> str:
     return f"Test error in per cent, mean and 95 % interval over {count} splits: {'; '.join(parts)}."
 
 
-def draw_curves(name: str) -> Figure:
-    """Training loss and test error against the number of updates, median over the folds (Figure 4)."""
+def draw_curves(name: str, preset: str = "chapter") -> Figure:
+    """Training loss and test error against the number of updates, median over the records (Figure 4)."""
     drawing, panels = figure(6.8, 2, sharex=True)
-    for column in columns_of(name):
+    for column in columns_of(name, preset):
         text, color = COLUMNS[column]
-        records = _stored(name, "chapter").select(column=column)
+        records = _stored(name, preset).select(column=column)
         updates = [point["update"] for point in records.records[0]["curve"]]
         for panel, key in zip(panels, ("train", "test"), strict=True):
             middle = np.median([[point[key] for point in record["curve"]] for record in records], 0)
@@ -385,15 +385,16 @@ def draw_curves(name: str) -> Figure:
     return drawing
 
 
-def describe_curves(name: str) -> str:
-    """The final medians."""
-    parts = []
-    for column in columns_of(name):
-        records = _stored(name, "chapter").select(column=column)
+def describe_curves(name: str, preset: str = "chapter") -> str:
+    """The final values, medians where there are several records of a column."""
+    parts, runs = [], 0
+    for column in columns_of(name, preset):
+        records = _stored(name, preset).select(column=column)
+        runs = max(runs, len(records))
         parts.append(
-            f"{COLUMNS[column][0]} {records.median('train'):.1e}, {digits(records.median('test'))} %"
+            f"{COLUMNS[column][0]} {digits(records.median('train'))}, {digits(records.median('test'))} %"
         )
-    return f"Median final training loss and test error: {'; '.join(parts)}."
+    return f"{'Median final' if runs > 1 else 'Final'} training loss and test error: {'; '.join(parts)}."
 
 
 def draw_order() -> Figure:
@@ -418,7 +419,7 @@ def describe_order() -> str:
     return (
         f"Variance of the outputs on held-out digits when one tenth of the first half of the stream is replaced, "
         f"{len(r)} initializations, bands are 95 % intervals. Mean over the tenths: natural gradient "
-        f"{r.values('natural').mean():.1e}, SGD {r.values('sgd').mean():.1e}. Validation error: natural gradient "
+        f"{digits(float(r.values('natural').mean()))}, SGD {digits(float(r.values('sgd').mean()))}. Validation error: natural gradient "
         f"{digits(float(r.values('natural_error').mean()))} %, SGD {digits(float(r.values('sgd_error').mean()))} %."
     )
 

@@ -7,6 +7,9 @@ use, and with the same thresholds they decide differently:
   ``1 - lr / 2``: at ``lr = 1`` a perfect model scores 1/2, and at small ``lr`` everything scores about 1.
 * Martens (2010) predicts by slope and curvature. On an exact quadratic the ratio is 1 at any ``lr``. The predicted
   decrease changes sign at ``lr = 2``.
+
+Near a minimum both decreases fall below the rounding of the loss, and their quotient means nothing. Told the
+rounding, the ratio then tends to 1; else the damping would rise until no step changes the loss, and stay there.
 """
 
 import math
@@ -40,18 +43,25 @@ def quadratic_decrease(step: torch.Tensor, gradient: torch.Tensor, metric_step: 
     return -float(gradient @ step) - 0.5 * float(step @ metric_step)
 
 
-def reduction_ratio(before: float, after: float, predicted: float) -> float:
-    r"""Return the decrease of the loss, ``before - after``, divided by the ``predicted`` decrease.
+def reduction_ratio(before: float, after: float, predicted: float, *, eps: float = 0.0) -> float:
+    r"""Return the decrease of the loss divided by the ``predicted`` one, both as far as rounding shows them.
+
+    .. math:: \rho = \frac{\text{before} - \text{after} + \delta}{\text{predicted} + \delta}, \qquad
+              \delta = 10 \, \text{eps} \, \max(|\text{before}|, |\text{after}|)
 
     ``predicted`` is positive for a step that should lower the loss (see :func:`linear_decrease` and
-    :func:`quadratic_decrease`). The result is NaN if any number is not finite or nothing was predicted.
+    :func:`quadratic_decrease`). ``eps`` is that of the numbers the loss was computed with, such as
+    ``torch.finfo(torch.float32).eps``; with 0 the ratio is taken as it is. The result is NaN if any number is
+    not finite or nothing was predicted.
 
-    Source: revisiting Eq. 30, with numerator and denominator multiplied by -1.
+    Source: revisiting Eq. 30, with numerator and denominator multiplied by -1; the rounding as in Conn, Gould
+    and Toint (2000), Section 17.4.2.
     """
     before, after, predicted = float(before), float(after), float(predicted)
-    if predicted == 0 or not all(map(math.isfinite, (before, after, predicted))):
+    slack = 10 * eps * max(abs(before), abs(after))
+    if 0 in (predicted, predicted + slack) or not all(map(math.isfinite, (before, after, predicted))):
         return math.nan
-    return (before - after) / predicted
+    return (before - after + slack) / (predicted + slack)
 
 
 @dataclass
@@ -126,7 +136,8 @@ def try_step(
     """Add ``step`` (P,) to the parameters and keep it if the loss is finite and not above ``before``.
 
     A rejected step leaves every parameter as it was, to the last bit. A step that is not finite, or that predicts no
-    decrease, is rejected without being tried: at an exact minimum nothing moves.
+    decrease, is rejected without being tried: at an exact minimum nothing moves. The reduction ratio allows for the
+    rounding of the parameters' dtype.
     """
     parameters = list(parameters)
     if not (math.isfinite(predicted) and predicted > 0 and bool(torch.isfinite(step).all())):
@@ -143,4 +154,5 @@ def try_step(
             if not accepted:
                 for p, old in zip(parameters, saved, strict=True):
                     p.copy_(old)
-    return Trial(accepted, after, reduction_ratio(before, after, predicted))
+    eps = max(torch.finfo(p.dtype).eps for p in parameters)
+    return Trial(accepted, after, reduction_ratio(before, after, predicted, eps=eps))

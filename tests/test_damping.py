@@ -62,6 +62,20 @@ def test_no_ratio_without_numbers(before, after, predicted):
     assert math.isnan(reduction_ratio(before, after, predicted))
 
 
+def test_the_ratio_tends_to_one_where_rounding_hides_both_decreases():
+    eps = torch.finfo(torch.float32).eps
+    after = 1.0 + eps  # uphill by rounding
+    assert reduction_ratio(1.0, after, 1e-9) < -100
+    assert reduction_ratio(1.0, after, 1e-9, eps=eps) == pytest.approx(0.9, abs=0.01)
+    assert reduction_ratio(1.0, 1.0, 1e-12, eps=eps) == pytest.approx(1)
+    assert reduction_ratio(1.0, 1.0 + 100 * eps, 1e-9, eps=eps) < 0  # uphill beyond rounding
+    assert reduction_ratio(1.0, 0.9, 0.2, eps=eps) == pytest.approx(0.5, abs=1e-5)
+    assert reduction_ratio(-1000.0, -1000.0, 1e-6, eps=eps) == pytest.approx(1, abs=1e-2)  # in the loss's own size
+    assert math.isnan(reduction_ratio(1.0, 1.0, 0.0, eps=eps))
+    assert math.isnan(reduction_ratio(1.0, 1.0, -10 * eps, eps=eps))
+    assert reduction_ratio(1.0, 0.9, 0.2, eps=torch.finfo(torch.float64).eps) == pytest.approx(0.5, rel=1e-13)
+
+
 def test_damping_is_bounded():
     rule = LevenbergMarquardt(1.0, minimum=0.1, maximum=10.0)
     for _ in range(100):
@@ -91,6 +105,12 @@ def test_a_good_step_is_kept():
     assert trial.rho == pytest.approx(1.0)
     assert x.tolist() == [2.0, 0.0]
     assert x.requires_grad
+
+
+def test_a_step_that_rounding_hides_lowers_the_damping():
+    x = torch.ones(2)  # float32
+    trial = try_step([x], torch.full((2,), -1e-12), lambda: x.square().sum(), before=2.0, predicted=4e-12)
+    assert trial.after == 2.0 and LevenbergMarquardt(1e8).update(trial.rho) < 1e8
 
 
 @pytest.mark.parametrize(

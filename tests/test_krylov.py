@@ -8,11 +8,11 @@ import torch
 
 from natcompanion import metrics, reference
 from natcompanion.damping import LevenbergMarquardt
-from natcompanion.likelihoods import Bernoulli, Categorical
+from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
 from natcompanion.metrics import FisherOperator
 from natcompanion.optim import TONGA, HessianFree, KrylovSubspaceDescent, NaturalGradient
 from natcompanion.optim.krylov import GaussNewtonOperator, krylov_basis
-from natcompanion.solvers import conjugate_gradient
+from natcompanion.solvers import Reason, conjugate_gradient
 from tests.test_natural_gradient import batch, mean_gradient, mlp, named, trajectory, vector
 
 
@@ -132,6 +132,13 @@ def test_krylov_subspace_descent_takes_other_inputs_for_the_metric():
         KrylovSubspaceDescent(model, Categorical(), dimension=3).step(x, t, metric_inputs=inputs)
         paths.append(vector(model))
     assert not torch.equal(*paths)
+
+
+@pytest.mark.parametrize(("iterations", "reason"), [(1, Reason.MAX_ITERATIONS), (200, Reason.CONVERGED)])
+def test_krylov_subspace_descent_says_why_its_search_ended(iterations, reason):
+    optimizer = KrylovSubspaceDescent(mlp((3, 3)), Gaussian(), dimension=12, search_iterations=iterations)
+    optimizer.step(*batch(Gaussian()))
+    assert optimizer.last.reason is reason
 
 
 @pytest.mark.parametrize("kind", ["hf", "ksd"])

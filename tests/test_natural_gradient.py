@@ -188,6 +188,35 @@ def test_near_a_minimum_the_damping_stays_bounded():
     assert 1e-5 <= rule.damping <= 1e3 and bool(torch.isfinite(vector(model)).all())
 
 
+@pytest.mark.parametrize("prediction", ["linear", "quadratic"])
+@pytest.mark.parametrize("likelihood", [Gaussian(), Bernoulli()], ids=repr)
+def test_new_targets_are_learnt_after_training_to_the_rounding_of_float32(likelihood, prediction):
+    """At a minimum rounding hides every decrease; the damping must not rise to where no step changes anything."""
+    model = mlp((4, 6, 3), dtype=torch.float32)
+    x = batch(likelihood, n=30, shape=(4,), dtype=torch.float32)[0]
+    t = likelihood.mean(model(x)).detach()
+    with torch.no_grad():
+        model[0].bias.add_(0.01)
+    optimizer = NaturalGradient(
+        model, likelihood, 0.5, damping=LevenbergMarquardt(1.0), prediction=prediction
+    )
+    losses = [optimizer.step(x, t) for _ in range(80)]
+    assert all(b <= a for a, b in itertools.pairwise(losses))
+    new = t + 1 if isinstance(likelihood, Gaussian) else 1 - t
+    excess = [optimizer.step(x, new) - losses[-1] for _ in range(50)]  # both targets have the same minimum
+    assert excess[-1] < 0.01 * excess[0]
+
+
+def test_uphill_as_predicted_raises_the_damping():
+    """At lr = 3 on an exact quadratic the loss rises by what Martens' model predicts: the ratio is 1, and no success."""
+    model, (x, t) = quadratic()
+    rule = LevenbergMarquardt(1e-6)
+    optimizer = NaturalGradient(model, Gaussian(), 3.0, damping=rule, prediction="quadratic", **EXACT)
+    optimizer.step(x, t)
+    assert optimizer.last.rho == pytest.approx(1, abs=1e-5) and not optimizer.last.accepted
+    assert rule.damping == pytest.approx(1.5e-6)
+
+
 def test_an_uphill_step_is_refused_to_the_last_bit():
     likelihood, model = Categorical(), mlp()
     x, t = batch(likelihood)
@@ -296,6 +325,52 @@ def test_resumes_bit_for_bit(tmp_path, stop, adaptive):
     optimizer.load_state_dict(saved["optimizer"])
     assert torch.equal(trajectory(optimizer, model, likelihood, range(stop, 6)), end)
     assert not torch.equal(fresh, end)
+
+
+def bad_states(good):
+    group, missing = good["param_groups"][0], {k: v for k, v in good.items() if k != "damping"}
+    narrow = {0: {"direction": torch.zeros(2, 2)}}
+    return {
+        "expected one of NaturalGradient, got one with the entries": missing,
+        "expected one of NaturalGradient, got one with the entries []": {},
+        "damping: expected a finite number >=? 0, got nan": {**good, "damping": math.nan},
+        "damping: expected a finite number >=? 0, got -5.0": {**good, "damping": -5.0},
+        "lr: expected a finite number >= 0, got -1": {**good, "param_groups": [{**group, "lr": -1.0}]},
+        "lr: expected a finite number >= 0, got None": {
+            **good, "param_groups": [{"params": group["params"]}]
+        },
+        "different number of parameter groups": {**good, "param_groups": [group, group]},
+        r"direction of parameter 0 to have shape \(4, 3\), got \(2, 2\)": {**good, "state": narrow},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_states_that_do_not_fit_are_refused_and_change_nothing(adaptive):
+    def make(lr):
+        return NaturalGradient(
+            mlp(), Categorical(), lr, damping=LevenbergMarquardt(0.5) if adaptive else 0.5, warm_start=0.9
+        )
+
+    optimizer = make(0.3)
+    optimizer.step(*batch(Categorical()))
+    before = copy.deepcopy(optimizer.state_dict())
+    for message, state in bad_states(make(0.7).state_dict()).items():
+        with pytest.raises(ValueError, match=message.replace("[]", r"\[\]")):
+            optimizer.load_state_dict(state)
+        torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_state_out_of_the_range_of_the_damping_rule_is_refused():
+    constant = NaturalGradient(mlp(), Categorical(), 0.3, damping=0.0)
+    adaptive = NaturalGradient(mlp(), Categorical(), 0.3, damping=LevenbergMarquardt(1.0))
+    with pytest.raises(ValueError, match="state_dict: damping"):
+        adaptive.load_state_dict(constant.state_dict())
+    narrow = NaturalGradient(mlp(), Categorical(), 0.3, damping=LevenbergMarquardt(1.0, maximum=2.0))
+    with pytest.raises(ValueError, match="state_dict: damping: expected 1e-08 to 2.0, got 5"):
+        narrow.load_state_dict({**adaptive.state_dict(), "damping": 5.0})
+    assert adaptive.damping.damping == narrow.damping.damping == 1.0
+    constant.load_state_dict(adaptive.state_dict())
+    assert constant.damping == 1.0
 
 
 @pytest.mark.parametrize("kind", [NaturalGradient, TONGA, Newton, HessianFree, KrylovSubspaceDescent])

@@ -22,6 +22,8 @@ from natcompanion.solvers import Reason, Solution, conjugate_gradient
 
 FAR = 1e10
 """The loss given to the line search where the true one is not finite."""
+ENDS = {0: Reason.CONVERGED, 1: Reason.MAX_ITERATIONS, 2: Reason.STAGNATED}
+"""Why the search ended, by the status that L-BFGS-B gives."""
 
 
 class GaussNewtonOperator:
@@ -112,7 +114,8 @@ class KrylovSubspaceDescent(NaturalGradient):
 
     G is the Gauss-Newton matrix, which is the Fisher matrix, so it needs no targets; the paper takes it from another
     batch, ``metric_inputs``. The minimum is sought by L-BFGS from a = 0 on the batch of
-    the gradient, so that its loss never rises.
+    the gradient, so that its loss never rises. ``last.reason`` says how that search ended, ``last.residual`` how far
+    the step is from solving the linear system.
 
     Parameters
     ----------
@@ -164,7 +167,7 @@ class KrylovSubspaceDescent(NaturalGradient):
         )
         direction = -(basis @ torch.as_tensor(found.x, dtype=basis.dtype, device=basis.device)).to(g.dtype)
         residual = float((g - A @ direction).norm() / g.norm())
-        return Solution(direction, int(found.nit), residual, bool(found.success), Reason.MAX_ITERATIONS)
+        return Solution(direction, int(found.nit), residual, found.status == 0, ENDS[found.status])
 
 
 def krylov_basis(A: Any, g: torch.Tensor, dimension: int, extra: torch.Tensor | None = None) -> torch.Tensor:

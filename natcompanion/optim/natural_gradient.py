@@ -1,7 +1,7 @@
 r"""The natural gradient by truncated Newton: a metric known by its products, a damping rule, an iterative solver."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Any, Literal
 
@@ -31,8 +31,8 @@ class Step:
     predicted : float
         The decrease of the loss that was predicted.
     rho : float
-        Reduction ratio, the actual decrease over the predicted one; NaN where either is not finite or nothing
-        was predicted.
+        Reduction ratio, the actual decrease over the predicted one, as far as rounding shows them; NaN where
+        either is not finite or nothing was predicted.
     damping : float
         The damping with which this step was computed.
     iterations, residual, reason
@@ -184,7 +184,8 @@ class NaturalGradient(Optimizer):
         move = -self._rates(f) * solution.x
         loss_after = self._loss(f, moved(f, move), wide, t)
         predicted = self._predicted(g, move, A)
-        accepted, rho = self._judge(loss, loss_after, predicted, idle=not bool((self._rates(f) * g).any()))
+        rho = reduction_ratio(loss, loss_after, predicted, eps=torch.finfo(f.dtype).eps)
+        accepted = self._judge(loss, loss_after, predicted, rho, idle=not bool((self._rates(f) * g).any()))
         if accepted:
             self._write(f, move, solution.x)
         self.last = Step(
@@ -202,12 +203,20 @@ class NaturalGradient(Optimizer):
         return {**super().state_dict(), "damping": self._damping_value()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`."""
+        """Take over a state from :meth:`state_dict`.
+
+        Raises
+        ------
+        ValueError
+            If it is not one of this optimizer, or its damping is not one that the optimizer could be built with.
+            Nothing is changed then.
+        """
+        damping = self._checked(state_dict)
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         if isinstance(self.damping, LevenbergMarquardt):
-            self.damping.damping = state_dict["damping"]
+            self.damping.damping = damping
         else:
-            self.damping = state_dict["damping"]
+            self.damping = damping
 
     # What variants replace ---------------------------------------------------------------------------------
 
@@ -246,15 +255,37 @@ class NaturalGradient(Optimizer):
             return linear_decrease(move, g)
         return quadratic_decrease(move, g, A @ move)
 
-    def _judge(self, loss: float, loss_after: float, predicted: float, idle: bool) -> tuple[bool, float]:
-        """Return whether to take the step, and the reduction ratio; adapt the damping."""
-        rho = reduction_ratio(loss, loss_after, predicted)
+    def _judge(self, loss: float, loss_after: float, predicted: float, rho: float, idle: bool) -> bool:
+        """Return whether to take the step; adapt the damping."""
         if not isinstance(self.damping, LevenbergMarquardt):
-            return isfinite(loss_after), rho
-        downhill = isfinite(loss_after) and loss_after <= loss
+            return isfinite(loss_after)
         if not idle:  # a gradient or a step size of zero teaches nothing
-            self.damping.update(rho if downhill else nan)
-        return downhill, rho
+            self.damping.update(rho if predicted > 0 else nan)  # uphill as predicted is no success
+        return isfinite(loss_after) and loss_after <= loss
+
+    def _checked(self, state_dict: dict[str, Any]) -> float:
+        """Return the damping of a state that fits."""
+        if not {"state", "param_groups", "damping"} <= set(state_dict):
+            raise ValueError(
+                f"state_dict: expected one of {type(self).__name__}, got one with the entries {list(state_dict)}"
+            )
+        for group in state_dict["param_groups"]:
+            check.non_negative(group.get("lr"), "state_dict: lr")
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        for key, p in zip(keys, self._leaves(), strict=False):  # their number is checked by torch
+            d = state_dict["state"].get(key, {}).get("direction", p)
+            if d.shape != p.shape:
+                raise ValueError(
+                    f"state_dict: expected the direction of parameter {key} to have shape {tuple(p.shape)}, got "
+                    f"{tuple(d.shape)}; build model and optimizer as they were when it was saved"
+                )
+        value = state_dict["damping"]
+        if not isinstance(self.damping, LevenbergMarquardt):
+            return check.non_negative(value, "state_dict: damping")
+        try:
+            return float(replace(self.damping, damping=value).damping)
+        except ValueError as error:
+            raise ValueError(f"state_dict: {error}") from error
 
     def _damping_value(self) -> float:
         adaptive = isinstance(self.damping, LevenbergMarquardt)

@@ -109,10 +109,11 @@ class Bernoulli:
 
     def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         """Return KL(p_r || p_s) per example; (n,)."""
-        r_, s_ = _wide(r), _wide(s)
-        one = torch.sigmoid(r_) * (logsigmoid(r_) - logsigmoid(s_))
-        zero = torch.sigmoid(-r_) * (logsigmoid(-r_) - logsigmoid(-s_))
-        return (one + zero).sum(-1).to(r.dtype)
+        r_ = _wide(r)
+        d, signs = _wide(s) - r_, torch.tensor([1, -1], dtype=r_.dtype, device=r_.device)
+        log_p = logsigmoid(r_.unsqueeze(-1) * signs)  # of one and zero
+        D = torch.stack([torch.sigmoid(-r_) * d, -torch.sigmoid(r_) * d], -1)
+        return _kl(log_p, D).sum(-1).to(r.dtype)
 
     def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         """Return F u for each example; ``u`` and the result have the shape of ``r``."""
@@ -159,14 +160,14 @@ class Categorical:
 
     def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         """Return KL(p_r || p_s) per example; (n,)."""
-        log_p, log_q = torch.log_softmax(_wide(r), -1), torch.log_softmax(_wide(s), -1)
-        return (log_p.exp() * (log_p - log_q)).sum(-1).to(r.dtype)
+        log_p = torch.log_softmax(_wide(r), -1)
+        d = _from_likeliest(_wide(s) - _wide(r), log_p)
+        return _kl(log_p, d - (log_p.exp() * d).sum(-1, keepdim=True)).to(r.dtype)
 
     def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         """Return F u for each example; ``u`` and the result have the shape of ``r``."""
         y = torch.softmax(_wide(r), -1)
-        # F 1 = 0, so u may be shifted: measured from the likeliest class, no digits cancel when y is near 0 or 1.
-        v = u - u.gather(-1, y.argmax(-1, keepdim=True).expand(*u.shape[:-1], 1))
+        v = _from_likeliest(u, y)  # F 1 = 0, so u may be shifted
         return (y * (v - (y * v).sum(-1, keepdim=True))).to(u.dtype)
 
     def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
@@ -179,6 +180,34 @@ class Categorical:
     def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw one class number per example; (n,), int64."""
         return torch.multinomial(torch.softmax(_wide(r), -1), 1, generator=generator).squeeze(-1)
+
+
+def _from_likeliest(u: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Measure ``u`` from its value at the largest ``y``: no digits cancel when a probability is near 0 or 1."""
+    return u - u.gather(-1, y.argmax(-1, keepdim=True).expand(*u.shape[:-1], 1))
+
+
+def _kl(log_p: torch.Tensor, D: torch.Tensor) -> torch.Tensor:
+    r"""Return KL(p || q) over the last dimension, where q is p with its logits moved by D of mean zero under p.
+
+    .. math:: \mathrm{KL} = \log \mathrm E_p\, e^D = \log\big(1 + \mathrm E_p [e^D - 1 - D]\big)
+
+    The second form sums numbers that are not negative, so that small steps keep their digits; the first is for large
+    ones, where the second overflows.
+    """
+    near = torch.log1p((log_p.exp() * _exp_beyond_line(D.clamp(max=64))).sum(-1))
+    far = torch.logsumexp(log_p + D, -1).clamp(min=0)
+    return torch.where(D.amax(-1) < 64, near, far)
+
+
+def _exp_beyond_line(x: torch.Tensor) -> torch.Tensor:
+    """Return ``e^x - 1 - x``; by its series near 0, where the digits cancel."""
+    small = x.abs() < 0.25
+    near, far = torch.where(small, x, 0), torch.where(small, 1, x)
+    tail = torch.ones_like(near)
+    for k in range(14, 2, -1):  # x^2/2 (1 + x/3 (1 + x/4 (1 + ...))), to float64
+        tail = 1 + near / k * tail
+    return torch.where(small, near.square() / 2 * tail, torch.expm1(far) - far)
 
 
 def _wide(r: torch.Tensor) -> torch.Tensor:

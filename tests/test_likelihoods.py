@@ -96,6 +96,42 @@ def test_confident_outputs_stay_finite(likelihood, scale, dtype):
         assert torch.isfinite(value).all()
 
 
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Categorical()], ids=repr)
+@pytest.mark.parametrize("scale", [1.0, 10.0, 30.0])
+@pytest.mark.parametrize("step", [1e-5, 1e-3, 0.1, 1.0])
+def test_kl_of_small_steps_keeps_its_digits(likelihood, scale, step):
+    r = outputs(200, 5, scale, torch.float32)
+    s = r + step * outputs(200, 5, dtype=torch.float32, seed=1)
+    kl, exact = likelihood.kl(r, s), likelihood.kl(r.double(), s.double())
+    assert bool((kl >= 0).all()) and bool((exact >= 0).all())
+    torch.testing.assert_close(kl.double(), exact, rtol=1e-5, atol=1e-33)
+    if scale <= 10 and step >= 0.1:  # where the definition keeps its digits in float64, they agree
+        R, S = r.double(), s.double()
+        labels = [(R, S)] if isinstance(likelihood, Categorical) else [(R, S), (-R, -S)]
+        log = torch.log_softmax if isinstance(likelihood, Categorical) else lambda z, _: z.sigmoid().log()
+        defined = sum((log(a, 1).exp() * (log(a, 1) - log(b, 1))).sum(1) for a, b in labels)
+        torch.testing.assert_close(exact, defined, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Categorical()], ids=repr)
+@pytest.mark.parametrize("step", [1e-4, 1.0, 200.0])
+def test_kl_has_the_right_gradients(likelihood, step):
+    r = outputs(20, 4, scale=3.0).requires_grad_()
+    s = (r.detach() + step * outputs(20, 4, seed=1)).requires_grad_()
+    by_r, by_s = torch.autograd.grad(likelihood.kl(r, s).sum(), (r, s))
+    torch.testing.assert_close(by_s, likelihood.mean(s) - likelihood.mean(r), rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(by_r, likelihood.fisher_product(r, r - s), rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Categorical()], ids=repr)
+def test_kl_of_opposite_certainties_is_finite(likelihood):
+    r = torch.tensor([[1e4, -1e4, 0.0, 5.0], [-1e4, -1e4, 1e4, 1e4]], requires_grad=True)
+    kl = likelihood.kl(r, -r)
+    assert bool(torch.isfinite(kl).all()) and bool((kl > 9e3).all())
+    assert bool(torch.isfinite(torch.autograd.grad(kl.sum(), r)[0]).all())
+    assert not bool(likelihood.kl(r, r).any())
+
+
 def test_dividing_by_the_output_is_not_stable():
     r = torch.tensor([[18.0]])
     y = torch.sigmoid(r)

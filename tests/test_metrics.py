@@ -404,6 +404,20 @@ def test_examples_that_influence_one_another_are_refused():
     metrics.fisher(model, batch(1), Categorical())
 
 
+@pytest.mark.parametrize("n", [3, 4, 5, 20])
+@pytest.mark.parametrize("backward", [False, True])
+def test_influence_from_earlier_or_later_examples_alone_is_refused(n, backward):
+    class Cumulative(nn.Linear):
+        """A layer whose first output, or last one, needs its own example only."""
+
+        def forward(self, x):
+            r = super().forward(x)
+            return r.flip(0).cumsum(0).flip(0) if backward else r.cumsum(0)
+
+    with pytest.raises(ValueError, match="do not influence one another"):
+        metrics.fisher(Cumulative(3, 3).double(), batch(n), Categorical())
+
+
 class Detached(nn.Linear):
     """A layer whose output autograd cannot follow."""
 

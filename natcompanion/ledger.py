@@ -123,9 +123,11 @@ def _evaluate(expression: str, names: dict[str, object]) -> object:
     try:
         tree = ast.parse(expression, mode="eval")
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-                raise NameError(f"{node.attr!r} is private")
-        return eval(compile(tree, "ledger", "eval"), {"__builtins__": {}, **FUNCTIONS, **names})
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+            if name.startswith("_"):
+                raise NameError(f"{name!r} is private")
+        inside = {"__import__": __import__}  # numpy imports the code of a method such as .mean when it is first called
+        return eval(compile(tree, "ledger", "eval"), {"__builtins__": inside, **FUNCTIONS, **names})
     except Exception as error:
         raise LedgerError(f"{expression!r}: {error}") from error
 

@@ -1,5 +1,7 @@
 """The ledgers' schema, loader, measured values and verdicts, on small files with one mistake each."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -195,6 +197,7 @@ def test_measures(results, measure, text):
         ('values("fast") / 0', "finite numbers"),
         ('values("fast"', "was never closed"),
         ('results.__class__', "'__class__' is private"),
+        ('__import__("os").getcwd()', "'__import__' is private"),
         ('open("x")', "name 'open' is not defined"),
         ('"text"', "finite numbers"),
         ('values("fast", speed=1)', "no setting speed"),
@@ -266,3 +269,13 @@ def test_cost(results):
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "below 1 s"), (59.4, "59 s"), (59.7, "1.0 min"), (90, "1.5 min"), (7200, "2.0 h")])
 def test_duration(seconds, text):
     assert scoreboard.duration(seconds) == text
+
+
+def test_methods_of_numpy_work_as_the_first_thing_a_process_does():
+    """NumPy imports the code of ``.mean`` at its first call, from the scope that calls it."""
+    code = (
+        "import numpy as np; from natcompanion import ledger; "
+        "print(ledger._evaluate('a.mean() + a.std()', {'a': np.array([1.0, 3.0])}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout.strip() == "3.0", done.stderr

@@ -1,5 +1,6 @@
 """The method of conjugate gradients (Hestenes & Stiefel 1952), for positive definite matrices."""
 
+from math import isfinite
 from typing import Any
 
 import torch
@@ -52,11 +53,11 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
     p, rz, largest = z, float(r @ z), 0.0
     best, smallest = x, float(r.norm())  # to fall back on if the curvature vanishes
     for k in range(max_iter):
-        Ap = system.product(p)
+        Ap = system.A @ p
         curvature, length = float(p @ Ap), float(p @ p)
-        if not abs(curvature) < float("inf") or not 0 < length < float("inf"):
+        if not isfinite(curvature + length):
             return Run(best, k + 1, Reason.NOT_FINITE)
-        largest = max(largest, curvature / length)
+        largest = max(largest, curvature / length if length else 0.0)
         if rz <= 0 or curvature <= system.negligible * largest * length:
             return Run(best, k + 1, Reason.NOT_POSITIVE_DEFINITE)
         step = rz / curvature

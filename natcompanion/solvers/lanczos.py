@@ -1,11 +1,11 @@
 """The Lanczos process (Lanczos 1950; preconditioned as by Paige & Saunders 1975)."""
 
 from collections.abc import Iterator
-from math import sqrt
+from math import copysign, inf, isfinite, sqrt
 
 import torch
 
-from natcompanion.solvers.solution import System
+from natcompanion.solvers.solution import Reason, System
 
 KEPT = 2**24
 """Numbers kept to hold the vectors orthogonal; beyond this, rounding may slowly spoil their orthogonality."""
@@ -17,20 +17,20 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
     :math:`A V_k = V_{k+1} T`, with ``alpha`` on the diagonal of ``T`` and ``beta`` beside it. With a preconditioner P
     the vectors are orthogonal in the inner product of its inverse, and ``v_1`` is ``P r / beta_1``. Without one, each
     new vector is made orthogonal to those kept. A ``beta_{k+1}`` at the level of rounding is given as 0: the space is
-    invariant.
+    invariant. A negative one means that P is not positive definite, see :func:`breakdown`. The entries of ``T`` are
+    appended to ``system.tridiagonals``.
     """
-    kept = (
-        r.new_empty(min(len(r), KEPT // len(r)), len(r))
-        if system.preconditioner is None
-        else r[:0, None]
-    )
+    system.tridiagonals.append(T := [])
+    kept = r.new_empty(min(len(r), KEPT // len(r)), len(r)) if system.preconditioner is None else r[:0, None]
     before, current = torch.zeros_like(r), r
     z = system.precondition(current)
-    beta = sqrt(max(float(current @ z), 0.0))
+    beta = length(current, z)
     beta_old, size, k = 0.0, 0.0, 0
-    while beta > 0:
+    if not 0 < beta < inf:
+        yield beta, beta, beta, z
+    while 0 < beta < inf:
         v = z / beta
-        y = system.product(v)
+        y = system.A @ v
         if beta_old:
             y = y - (beta / beta_old) * before
         alpha = float(v @ y)
@@ -39,10 +39,24 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
             kept[k] = v
             y = y - kept[: k + 1].mT @ (kept[: k + 1] @ y)
         before, current, z = current, y, system.precondition(y)
-        square = float(current @ z)
-        beta_next = sqrt(square) if square > 0 else square
+        beta_next = length(current, z)
         size = max(size, abs(alpha) + beta_old)
-        if beta_next <= system.negligible * size:
+        if abs(beta_next) <= system.negligible * size:
             beta_next = 0.0
+        if isfinite(alpha + beta_next):
+            T.append((alpha, beta_next))
         yield alpha, beta, beta_next, v
         beta_old, beta, k = beta, beta_next, k + 1
+
+
+def length(v: torch.Tensor, z: torch.Tensor) -> float:
+    """Return the root of ``v z``, with the sign of ``v z``."""
+    square = float(v @ z)
+    return copysign(sqrt(abs(square)), square)
+
+
+def breakdown(alpha: float, beta: float, beta_next: float) -> Reason | None:
+    """Return why the process cannot go on, or None if it can."""
+    if not isfinite(alpha + beta_next):
+        return Reason.NOT_FINITE
+    return Reason.NOT_POSITIVE_DEFINITE if beta <= 0 or beta_next < 0 else None

@@ -1,11 +1,11 @@
 """MINRES (Paige & Saunders 1975), for symmetric matrices, definite or not."""
 
-from math import hypot, inf, isfinite
+from math import hypot
 from typing import Any
 
 import torch
 
-from natcompanion.solvers.lanczos import lanczos
+from natcompanion.solvers.lanczos import breakdown, lanczos
 from natcompanion.solvers.solution import Reason, Run, Solution, System, solve
 
 
@@ -31,11 +31,11 @@ def minres(
 
 def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
     x, w, w_old = (torch.zeros_like(r) for _ in range(3))
-    cs, sn, dbar, epsilon, norm_A, phi, smallest = -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, inf
+    cs, sn, dbar, epsilon, norm_A, phi = -1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     k = 0
     for k, (alpha, beta, beta_next, v) in enumerate(lanczos(system, r), start=1):
-        if not isfinite(alpha + beta_next):
-            return Run(x, k, Reason.NOT_FINITE)
+        if reason := breakdown(alpha, beta, beta_next):
+            return Run(x, k, reason)
         if k == 1:
             phi, tolerance = beta, tolerance * beta / float(r.norm())
         norm_A = max(norm_A, hypot(beta if k > 1 else 0.0, alpha, beta_next))
@@ -44,14 +44,13 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         epsilon, dbar = sn * beta_next, -cs * beta_next
         gamma = hypot(gbar, beta_next)
         if gamma <= system.negligible * norm_A or hypot(gbar, dbar) <= system.negligible * norm_A:  # A r = 0
-            return Run(x, k, Reason.LEAST_SQUARES, norm_A, smallest)
-        smallest = min(smallest, gamma)
+            return Run(x, k, Reason.LEAST_SQUARES)
         cs, sn = gbar / gamma, beta_next / gamma
         w, w_old = (v - epsilon_old * w_old - delta * w) / gamma, w
         x, x_old = x + cs * phi * w, x
         if float(x.norm()) * system.negligible * norm_A > float(r.norm()):  # along a null vector
-            return Run(x_old, k, Reason.LEAST_SQUARES, norm_A, smallest)
+            return Run(x_old, k, Reason.LEAST_SQUARES)
         phi = sn * phi
         if phi <= tolerance or k >= max_iter:
             return Run(x, k)
-    return Run(x, max(k, 1), Reason.LEAST_SQUARES, norm_A, smallest)
+    return Run(x, max(k, 1), Reason.LEAST_SQUARES)

@@ -1,11 +1,11 @@
 """MINRES-QLP (Choi, Paige & Saunders 2011), for symmetric matrices, singular or not."""
 
-from math import hypot, inf, isfinite
+from math import hypot
 from typing import Any
 
 import torch
 
-from natcompanion.solvers.lanczos import lanczos
+from natcompanion.solvers.lanczos import breakdown, lanczos
 from natcompanion.solvers.solution import Reason, Run, Solution, System, solve
 
 
@@ -21,7 +21,8 @@ def minres_qlp(
 
     The iterates are those of :func:`natcompanion.solvers.minres` until the last step, where a pivot of zero is
     recognized and left out. With a start ``x0``, the result is the least-squares solution nearest to ``x0``.
-    A preconditioner changes what "shortest" means, and is of use for systems with a solution only.
+    It is claimed only if the rank is beyond doubt, see :class:`natcompanion.solvers.Solution`. A preconditioner
+    changes what "shortest" means: it is of use for systems with a solution, and nothing is claimed for others.
     Arguments and errors as in :func:`natcompanion.solvers.conjugate_gradient`.
 
     Differences from the authors' program: no shift, no switch back to MINRES for well-conditioned systems,
@@ -43,12 +44,12 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
     # A digit counts how many columns back: gamma1 is the diagonal of L one column before the newest.
     x, x2, w, w1 = (torch.zeros_like(r) for _ in range(4))
     cs, sn, cr2, sr2 = -1.0, 0.0, -1.0, 0.0
-    delta_next, phi, norm_A, smallest = 0.0, 0.0, 0.0, inf
+    delta_next, phi, norm_A = 0.0, 0.0, 0.0
     gamma = gamma1 = theta = theta1 = eta = eta1 = tau = tau1 = u2 = u3 = 0.0
     k = 0
     for k, (alpha, beta, beta_next, v) in enumerate(lanczos(system, r), start=1):
-        if not isfinite(alpha + beta_next):
-            return Run(x, k, Reason.NOT_FINITE)
+        if reason := breakdown(alpha, beta, beta_next):
+            return Run(x, k, reason)
         if k == 1:
             phi, tolerance = beta, tolerance * beta / float(r.norm())
         norm_A = max(norm_A, hypot(beta if k > 1 else 0.0, alpha, beta_next))
@@ -76,9 +77,8 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         x2 = x2 + u2 * w2
         x = x2 + u1 * w1 + u * w
         if singular:
-            return Run(x, k, Reason.LEAST_SQUARES, norm_A, smallest)
-        smallest = min(smallest, abs(gamma))
+            return Run(x, k, Reason.LEAST_SQUARES)
         if phi <= tolerance or k >= max_iter:
             return Run(x, k)
         cr2, sr2, gamma1 = rotation(gamma1, epsilon)
-    return Run(x, max(k, 1), Reason.LEAST_SQUARES, norm_A, smallest)
+    return Run(x, max(k, 1), Reason.LEAST_SQUARES)

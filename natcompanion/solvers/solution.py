@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf, log, sqrt
 from typing import Any
 
 import torch
@@ -19,7 +20,10 @@ class Reason(enum.Enum):
     LEAST_SQUARES = "the system has no solution: x is a least-squares solution"
     MAX_ITERATIONS = "all iterations were used; allow more, or use a larger rtol or more damping"
     STAGNATED = "rounding errors keep the residual from falling; use a larger rtol, more damping, or float64"
-    NOT_POSITIVE_DEFINITE = "a direction of no or negative curvature was met; use more damping, or a solver for indefinite matrices"
+    NOT_POSITIVE_DEFINITE = (
+        "a direction of no or negative curvature was met; use more damping, or a solver for indefinite matrices; "
+        "a preconditioner must be positive definite for every solver"
+    )
     NOT_FINITE = (
         "a product with the matrix or the preconditioner was NaN or infinite; check the model and the data"
     )
@@ -36,10 +40,12 @@ class Solution:
     iterations
         Steps taken, each with one product by the matrix.
     residual
-        The true relative residual ``|b - A x| / |b|``, recomputed from ``x``.
+        The true relative residual ``|b - A x| / |b|``, recomputed from ``x`` with a product in the dtype of ``A``.
     converged
         Whether ``x`` is an answer to the question: the residual is at most ``rtol``, or, for ``minres_qlp``,
-        ``x`` is the shortest least-squares solution of a system without a solution.
+        ``x`` is the shortest least-squares solution of a system without a solution. That is said only if the
+        singular values leave no doubt about the rank, and rounding moves ``x`` by less than 2e-5 of its length
+        (1e-2 in float32). If not, the reason is ``STAGNATED``.
     reason
         Why the solver stopped; ``reason.value`` says it in words.
     """
@@ -56,58 +62,94 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a method hands back: a correction, its steps, and why it cannot go on (None: tolerance met).
-
-    ``largest`` and ``smallest`` estimate the extreme singular values of ``A`` other than zero.
-    """
+    """What one run of a method hands back: a correction, its steps, and why it cannot go on (None: tolerance met)."""
 
     x: torch.Tensor
     iterations: int
     reason: Reason | None = None
-    largest: float = 0.0
-    smallest: float = 0.0
+
+
+class Scaled:
+    """An operator for vectors in float64, divided by a power of four, which costs no digits.
+
+    The first product sets the power so that it has about the length of its argument: squares neither overflow nor
+    vanish after that.
+    """
+
+    def __init__(self, operator: Any, name: str, like: torch.Tensor, dtype: torch.dtype) -> None:
+        self.dtype = getattr(operator, "dtype", dtype)
+        if not isinstance(self.dtype, torch.dtype):
+            raise ValueError(
+                f"{name}: expected a tensor or an operator with a torch dtype, "
+                f"got {type(operator).__name__} with {self.dtype}"
+            )
+        shape = tuple(getattr(operator, "shape", 2 * like.shape))
+        if shape != 2 * like.shape:
+            raise ValueError(f"{name}: expected shape {tuple(2 * like.shape)} to match b, got {shape}")
+        self.operator, self.name, self.unit = operator, name, 0.0
+
+    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        product = self.operator @ v.to(self.dtype)
+        if product.shape != v.shape:
+            raise ValueError(
+                f"{self.name}: expected its product with a vector like b to have shape {tuple(v.shape)}, "
+                f"got {tuple(product.shape)}"
+            )
+        product = product.double()
+        if not self.unit and bool(v.any()):
+            ratio = float(product.abs().max()) / float(v.abs().max())
+            self.unit = 4.0 ** round(log(ratio, 4)) if 0 < ratio < inf else 0.0
+        return product / (self.unit or 1.0)
 
 
 class System:
-    """The system ``A x = b`` scaled so that the largest entry of ``b`` is 1, with vectors in float64."""
+    """The system ``A x = b``, both sides scaled to entries of about 1, with vectors in float64."""
 
     def __init__(self, A: Any, b: torch.Tensor, x0: torch.Tensor | None, preconditioner: Any) -> None:
         if not isinstance(b, torch.Tensor) or b.ndim != 1:
             got = f"shape {tuple(b.shape)}" if isinstance(b, torch.Tensor) else type(b).__name__
             raise ValueError(f"b: expected a vector, a tensor of shape (P,), got {got}")
         b = _checks.floating(b, "b").detach()
-        if isinstance(A, torch.Tensor):
-            A = _checks.symmetric(A.detach(), "A")
-        if not isinstance(getattr(A, "dtype", b.dtype), torch.dtype):
-            raise ValueError(
-                f"A: expected a tensor or an operator with a torch dtype, got {type(A).__name__} with {A.dtype}"
-            )
-        shape = tuple(getattr(A, "shape", (len(b), len(b))))
-        if shape != (len(b), len(b)):
-            raise ValueError(f"A: expected shape {(len(b), len(b))} to match b, got {shape}")
+        self.A = Scaled(
+            _checks.symmetric(A.detach(), "A") if isinstance(A, torch.Tensor) else A, "A", b, b.dtype
+        )
+        self.dtype = self.A.dtype
+        self.preconditioner = (
+            None if preconditioner is None else Scaled(preconditioner, "preconditioner", b, self.dtype)
+        )
         if x0 is not None and (
             not isinstance(x0, torch.Tensor) or x0.shape != b.shape or not bool(torch.isfinite(x0).all())
         ):
             got = f"shape {tuple(x0.shape)}" if isinstance(x0, torch.Tensor) else type(x0).__name__
             raise ValueError(f"x0: expected a tensor of {len(b)} finite numbers like b, got {got}")
-        self.A, self.preconditioner = A, preconditioner
-        self.dtype = getattr(A, "dtype", b.dtype)
         self.unit = float(b.abs().max())  # tiny right-hand sides must not underflow when squared
         self.b = b.double() / (self.unit or 1.0)
         self.norm_b = float(self.b.norm())
-        self.x0 = torch.zeros_like(self.b) if x0 is None else x0.detach().double() / (self.unit or 1.0)
-
-    def product(self, v: torch.Tensor) -> torch.Tensor:
-        """Return ``A v``, taken in the dtype of ``A``."""
-        return (self.A @ v.to(self.dtype)).double()
+        self.x0 = torch.zeros_like(b) if x0 is None else x0.detach()
+        self.tridiagonals: list[list[tuple[float, float]]] = []  # one of each Lanczos process
 
     def precondition(self, v: torch.Tensor) -> torch.Tensor:
         """Return the preconditioner's ``P v``, an approximation of the inverse of ``A``."""
-        return v if self.preconditioner is None else (self.preconditioner @ v.to(self.dtype)).double()
+        return v if self.preconditioner is None else self.preconditioner @ v
+
+    def start(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the start, in the units of the scaled system, and its residual."""
+        if not bool(self.x0.any()):
+            return self.x0.double(), self.b
+        image = self.A @ (self.x0.double() / self.unit)  # sets the unit of A
+        return self.scale(self.x0), self.b - image * (self.A.unit or 1.0)
 
     def residual(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``b - A x``; no product is spent on zero."""
-        return self.b - self.product(x) if bool(x.any()) else self.b
+        return self.b - self.A @ x if bool(x.any()) else self.b
+
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        """Return an ``x`` of the caller in the units of the scaled system."""
+        return x.double() / self.unit * (self.A.unit or 1.0)
+
+    def unscale(self, x: torch.Tensor) -> torch.Tensor:
+        """Return an ``x`` of the scaled system in the units of the caller."""
+        return x * self.unit / (self.A.unit or 1.0)
 
     def energy(self, x: torch.Tensor, r: torch.Tensor) -> float:
         """Return ``x A x / 2 - b x``, from ``x`` and its residual."""
@@ -118,12 +160,33 @@ class System:
         """Return the part of ``|A|`` below which a singular value counts as zero: 1e-11 in float64."""
         return torch.finfo(self.dtype).eps ** 0.7
 
-    def is_least_squares(self, x: torch.Tensor, r: torch.Tensor, run: Run, rtol: float) -> bool:
-        """Say whether ``x`` is a least-squares solution: ``A r`` is rounding, and rounding moves ``x`` by ``rtol``."""
-        eps = torch.finfo(self.dtype).eps
-        image = float(self.product(r).norm())
-        rounding = 1e3 * eps * run.largest * (float(r.norm()) + run.largest * float(x.norm()))
-        return image <= rounding and eps * run.largest <= max(rtol, eps**0.5) * run.smallest
+    def is_least_squares(self, x: torch.Tensor, r: torch.Tensor) -> bool:
+        r"""Say whether ``x`` is beyond doubt a least-squares solution of a system that has no solution.
+
+        The singular values seen by Lanczos must fall into two groups: zero to working precision, and the others,
+        the smallest of which is :math:`\sigma`. As :math:`\lVert A r\rVert / \sigma^2` bounds the error of ``x``,
+        it must be small beside ``x``, whatever rounding does to ``A``. If not, the rank is uncertain.
+        """
+        if self.preconditioner is not None:  # it changes the norm in which r is smallest
+            return False
+        eps, norm_x, norm_r = torch.finfo(self.dtype).eps, float(x.norm()), float(r.norm())
+        rounding = 10 * sqrt(len(x)) * eps
+        sigma = torch.cat([singular_values(T) for T in self.tridiagonals if T])
+        norm_A = float(sigma.max())
+        zero = sigma <= rounding * norm_A
+        smallest = float(sigma[~zero].min()) if not bool(zero.all()) else inf
+        error = (float((self.A @ r).norm()) + rounding * norm_A * norm_r) / smallest**2
+        unsolvable = norm_r > rounding * (norm_A * norm_x + self.norm_b)
+        return bool(zero.any()) and unsolvable and error <= eps**0.3 * norm_x
+
+
+def singular_values(T: list[tuple[float, float]]) -> torch.Tensor:
+    """Return those of the tridiagonal matrix, one row longer than wide, with the given (diagonal, next below)."""
+    alpha, beta = torch.tensor(T, dtype=torch.float64).T
+    full = alpha.new_zeros(len(T) + 1, len(T))
+    full[:-1] = alpha.diag() + beta[:-1].diag(1)
+    full[1:] += beta.diag()
+    return torch.linalg.svdvals(full)
 
 
 Method = Callable[[System, torch.Tensor, float, int], Run]
@@ -152,9 +215,9 @@ def solve(
     if system.unit == 0:
         return Solution(torch.zeros_like(b), 0, 0.0, True, Reason.CONVERGED)
     x, r, iterations, reason = _iterate(method, system, rtol, max_iter, energy)
-    x = (x * system.unit).to(b.dtype)
+    x = system.unscale(x).to(b.dtype)
     if b.dtype != torch.float64:
-        r = system.residual(x.double() / system.unit)
+        r = system.residual(system.scale(x))
     residual = float(r.norm()) / system.norm_b
     if reason is Reason.CONVERGED and not residual <= rtol:
         reason = Reason.STAGNATED  # the dtype of b cannot hold a better x
@@ -167,8 +230,7 @@ def _iterate(
 ) -> tuple[torch.Tensor, torch.Tensor, int, Reason]:
     """Return the best ``x`` found, its residual, the steps taken and the reason to stop."""
     tolerance = rtol * system.norm_b
-    x, used = system.x0, 0
-    r = system.residual(x)
+    (x, r), used = system.start(), 0
     if not bool(torch.isfinite(r).all()):
         return x, r, used, Reason.NOT_FINITE
     while True:
@@ -186,7 +248,7 @@ def _iterate(
         lower = system.energy(x_new, r_new) <= system.energy(x, r) if energy else False
         if gain <= 1 + 1e-12 or (lower and run.reason is None):
             x, r = x_new, r_new
-        if run.reason is Reason.LEAST_SQUARES and system.is_least_squares(x, r, run, rtol):
+        if run.reason is Reason.LEAST_SQUARES and system.is_least_squares(x, r):
             return x, r, used, Reason.LEAST_SQUARES
         if not gain <= 0.5 and float(r.norm()) > tolerance and used < max_iter:
             return x, r, used, run.reason if run.reason in HOPELESS else Reason.STAGNATED

@@ -18,6 +18,7 @@ GRIDS = {
     "fashion": (figures.draw_table1, figures.describe_table1, {"name": ["revisiting_fashion"]}),
     "order": (figures.draw_order, figures.describe_order, {}),
     "curves": (figures.draw_curves, figures.describe_curves, {"name": ["revisiting_restricted_mnist", "revisiting_fashion"]}),
+    "paper curves": (figures.draw_curves, figures.describe_curves, {"name": ["revisiting_fashion"], "preset": ["paper"]}),
 }  # fmt: skip
 
 

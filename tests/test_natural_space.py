@@ -308,8 +308,11 @@ def test_a_step_to_infinity_or_a_failing_closure_restores_the_parameters():
     def broken():
         raise RuntimeError("no data")
 
+    optimizer.inner.param_groups[0]["lr"] = 1e308
     with pytest.raises(ValueError, match="natural parameters after the step: expected finite"):
-        optimizer.step(poisoned)
+        for _ in range(3):
+            before = flat(params)
+            optimizer.step(closure)
     assert torch.equal(flat(params), before)
     poisoned()
     with pytest.raises(ValueError, match="gradient: expected finite"):
@@ -317,6 +320,100 @@ def test_a_step_to_infinity_or_a_failing_closure_restores_the_parameters():
     with pytest.raises(RuntimeError, match="no data"):
         optimizer.step(broken)
     assert torch.equal(flat(params), before)
+
+
+def adam(params):
+    return torch.optim.Adam(params, lr=0.1)
+
+
+FAILURES = {
+    "NaN": (lambda *given: poison(*given, float("nan")), "gradient: expected finite"),
+    "overflow": (
+        lambda *given: poison(*given, 1.7e308),
+        "natural parameters after the step: expected finite",
+    ),
+    "first call": (lambda params, closure: breakdown(closure, 0), "no data"),
+    "second call": (lambda params, closure: breakdown(closure, 1), "no data"),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "failure"),
+    [
+        *[(make, failure) for make in (sgd(0.1, momentum=0.9), adam) for failure in ("NaN", "overflow", "first call")],
+        *[(torch.optim.Rprop, "NaN"), (lbfgs, "NaN"), (lbfgs, "first call"), (lbfgs, "second call")],
+    ],
+)  # fmt: skip
+def test_after_a_failed_step_it_goes_on_as_if_that_had_not_been(make, failure):
+    bad, message = FAILURES[failure]
+    ends = []
+    for failing in (False, True):
+        params, closure, G = quadratic()
+        optimizer = natural_space(params, G, make)
+        optimizer.step(closure)
+        if failing:
+            with pytest.raises((ValueError, RuntimeError), match=message):
+                optimizer.step(bad(params, closure))
+        for _ in range(3):
+            optimizer.step(closure)
+        ends.append(flat(params))
+    assert torch.equal(*ends)
+
+
+def poison(params, closure, value):
+    """A closure that leaves this value in the gradient."""
+
+    def poisoned():
+        loss = closure()
+        params[0].grad[0, 0] = value
+        return loss
+
+    return poisoned
+
+
+def breakdown(closure, calls):
+    """A closure that fails after so many calls."""
+    left = iter(range(calls))
+
+    def broken():
+        if next(left, None) is None:
+            raise RuntimeError("no data")
+        return closure()
+
+    return broken
+
+
+def test_a_line_search_may_try_points_out_of_bounds():
+    theta, tried = torch.tensor([3.0], dtype=torch.float64, requires_grad=True), []
+
+    def closure():
+        theta.grad = None
+        loss = (theta**2 / (theta > -20)).sum()
+        loss.backward()
+        tried.append(loss.item())
+        return loss
+
+    natural_space(
+        [theta], torch.eye(1), lambda p: torch.optim.LBFGS(p, lr=50, line_search_fn="strong_wolfe")
+    ).step(closure)
+    assert float("inf") in tried and abs(theta.item()) < 1e-6
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
+    params, closure, G = quadratic()
+    optimizer = natural_space(params, G, sgd(0.1, momentum=0.9))
+    optimizer.step(closure)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(
+        ValueError, match=r"expected one of NaturalSpace, got one with the entries \['state', 'param"
+    ):
+        optimizer.load_state_dict(torch.optim.SGD(params, 0.7).state_dict())
+    others, other_closure, H = quadratic(shapes=((2, 3), (1,)))
+    other = natural_space(others, H, sgd(0.7, momentum=0.9))
+    other.step(other_closure)
+    with pytest.raises(ValueError, match="expected 5 natural parameters, got 7"):
+        optimizer.load_state_dict(other.state_dict())
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])

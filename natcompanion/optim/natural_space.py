@@ -1,5 +1,6 @@
 r"""Any optimizer in the natural parameter space: whitening Section 2.7."""
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -66,7 +67,8 @@ class NaturalSpace(Optimizer):
     ------
     ValueError
         If the metric is malformed, not positive semi-definite, or singular while ``eps`` is 0; if a step
-        leads to NaN or infinity. The parameters then are as before the step.
+        starts from a gradient that is not finite or leads to NaN or infinity. The parameters and the state of
+        the inner optimizer then are as before the step; so they are if ``closure`` fails.
 
     Notes
     -----
@@ -104,12 +106,16 @@ class NaturalSpace(Optimizer):
         if self._whitener is None or (self.period and self._steps % self.period == 0):
             self._renew()
         theta, phi = self._flat(), self._phi.detach().clone()
+        state = {key: copy.deepcopy(value) for key, value in self.inner.state.items()}
 
         def inner_closure() -> Any:
             self._write(theta + (self._phi.detach() - phi) @ self._whitener)
             with torch.enable_grad():
                 loss = closure()
-            self._phi.grad = self._whitener @ self._flat_gradient()
+            gradient = self._flat_gradient()
+            if torch.equal(self._phi, phi):  # a line search may try points farther on that are out of bounds
+                check.floating(gradient, "gradient")
+            self._phi.grad = self._whitener @ gradient
             return loss
 
         try:
@@ -122,6 +128,8 @@ class NaturalSpace(Optimizer):
         except BaseException:
             self._write(theta)
             self._phi.data.copy_(phi)
+            self.inner.state.clear()
+            self.inner.state.update(state)
             raise
         self._write(theta + (self._phi.detach() - phi) @ self._whitener)
         self._steps += 1
@@ -137,13 +145,22 @@ class NaturalSpace(Optimizer):
         return {**super().state_dict(), "inner": self.inner.state_dict(), "natural_space": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`."""
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        """Take over a state from :meth:`state_dict`; ValueError, and nothing changed, if it does not fit."""
+        if not {"natural_space", "inner"} <= set(state_dict):
+            raise ValueError(
+                f"state_dict: expected one of NaturalSpace, got one with the entries {list(state_dict)}"
+            )
         own = state_dict["natural_space"]
+        if own["phi"].shape != self._phi.shape:
+            raise ValueError(
+                f"state_dict: expected {len(self._phi)} natural parameters, got {len(own['phi'])}; build the "
+                "optimizer on the same parameters as when it was saved"
+            )
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self.inner.load_state_dict(state_dict["inner"])
         self._whitener = None if own["whitener"] is None else own["whitener"].to(self._phi).clone()
         self._phi.data.copy_(own["phi"])
         self._steps = own["steps"]
-        self.inner.load_state_dict(state_dict["inner"])
 
     def _renew(self) -> None:
         """Take the metric at the present parameters, and start the inner optimizer anew on its root."""

@@ -367,6 +367,34 @@ def test_a_layer_without_a_gradient_stands_still():
     assert torch.equal(vector(model[0]), before)
 
 
+def test_a_parameter_without_a_gradient_does_not_decay_and_moves_no_other():
+    x, t = problem()
+    ends = []
+    for bias in (0.0, 100.0):
+        model = mlp((3, 2))
+        optimizer = KFAC(model, Categorical(), 0.1, weight_decay=0.1)
+        optimizer.refresh(x)
+        loss_of(model, x, t).backward()
+        model[0].bias.grad = None
+        with torch.no_grad():
+            model[0].bias.fill_(bias)
+        optimizer.step()
+        assert bool((model[0].bias == bias).all())
+        ends.append(model[0].weight.detach())
+    assert torch.equal(*ends)
+
+
+def test_factors_saved_in_another_dtype_are_converted():
+    model, (x, t) = mlp(), problem()
+    optimizer = KFAC(model, Categorical(), 0.1)
+    train(model, optimizer, x, t, 1)
+    state = optimizer.state_dict()
+    state["factors"] = {name: (A.float(), B.float(), bias) for name, (A, B, bias) in state["factors"].items()}
+    optimizer.load_state_dict(state)
+    assert all(f.A.dtype == f.B.dtype == torch.float64 for f in optimizer.factors.values())
+    train(model, optimizer, x, t, 2)
+
+
 def test_the_model_is_left_alone_by_refresh():
     model = nn.Sequential(mlp(), nn.Dropout(0.5))
     model.train()

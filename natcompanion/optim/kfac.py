@@ -167,16 +167,18 @@ class KFAC(Optimizer):
         return {**super().state_dict(), "factors": {name: tuple(f) for name, f in self.factors.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`."""
+        """Take over a state from :meth:`state_dict`; its factors go to the device of their layers."""
         if "factors" not in state_dict:
             raise ValueError(f"state_dict: expected one of KFAC, got one with the entries {list(state_dict)}")
         factors = {name: KroneckerFactors(*f) for name, f in state_dict["factors"].items()}
-        for name, own in self._layers():
-            if factors and not _fit(factors.get(name), own):
+        for name, own in self._layers() if factors else ():
+            if not _fit(factors.get(name), own):
                 raise ValueError(
                     f"state_dict: expected factors of layer {name!r} for parameters of shapes "
                     f"{[tuple(p.shape) for p in own]}, got others; build model and optimizer as they were when it was saved"
                 )
+            A, B, bias = factors[name]
+            factors[name] = KroneckerFactors(*(x.to(own[0].device, torch.float64) for x in (A, B)), bias)
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self._take(factors)
 
@@ -218,8 +220,10 @@ class KFAC(Optimizer):
         """Return the natural gradient of a layer, for each of its parameters."""
         columns = []
         for p in own:
-            g = torch.zeros_like(p) if p.grad is None else check.floating(p.grad, f"gradient of {name}")
-            columns.append((g + groups[id(p)]["weight_decay"] * p).reshape(len(p), -1))
+            g = torch.zeros_like(p)
+            if p.grad is not None:
+                g = check.floating(p.grad, f"gradient of {name}") + groups[id(p)]["weight_decay"] * p
+            columns.append(g.reshape(len(p), -1))
         direction = self._inverses[name](torch.cat(columns, 1))
         pieces = direction.split([c.shape[1] for c in columns], 1)
         return [(p, d.reshape(p.shape)) for p, d in zip(own, pieces, strict=True) if p.grad is not None]

@@ -1,6 +1,7 @@
 """Validation in one place: each helper returns its argument or raises a ValueError that says what to do."""
 
 import math
+from numbers import Real
 
 import numpy as np
 import torch
@@ -56,18 +57,33 @@ def symmetric(x: torch.Tensor, name: str) -> torch.Tensor:
     return (x + x.mT) / 2
 
 
+def unit(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Return ``x`` if its values are in [0, 1]."""
+    low, high = (float(end) for end in torch.aminmax(floating(x, name)))
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"{name}: expected values in [0, 1], got minimum {low:.4g} and maximum {high:.4g}; "
+            "scale the data first (8-bit images: divide by 255)"
+        )
+    return x
+
+
 def non_negative(value: float, name: str) -> float:
-    """Return ``value`` if it is a finite number >= 0."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+    """Return ``value`` as a float if it is a finite real number >= 0; True and False are none."""
+    if not (_real(value) and value >= 0):
         raise ValueError(f"{name}: expected a finite number >= 0, got {value!r}")
     return float(value)
 
 
 def positive(value: float, name: str) -> float:
-    """Return ``value`` if it is a finite number > 0."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+    """Return ``value`` as a float if it is a finite real number > 0; True and False are none."""
+    if not (_real(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number > 0, got {value!r}")
     return float(value)
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def whole(value: int, name: str, low: int = 1, high: int | None = None) -> int:

@@ -1,5 +1,7 @@
 """The validation helpers say what was expected, what came and what to do."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -50,7 +52,7 @@ def test_symmetric_forgives_rounding_only(dtype):
     assert torch.equal(check.symmetric(torch.zeros(2, 2, dtype=dtype), "x"), torch.zeros(2, 2, dtype=dtype))
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "1", None, torch.ones(2)])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), np.float32("inf"), "1", None, True, 1j, torch.ones(2)])
 def test_numbers(value):
     with pytest.raises(ValueError, match="eps: expected a finite number >= 0"):
         check.non_negative(value, "eps")
@@ -58,6 +60,22 @@ def test_numbers(value):
         check.positive(value, "lr")
     with pytest.raises(ValueError, match="> 0, got 0"):
         check.positive(0, "lr")
+
+
+def test_real_numbers_of_any_kind_become_floats():
+    for value in (1, 1.0, np.float32(1), np.float16(1), np.int64(1), Fraction(1)):
+        for found in (check.non_negative(value, "eps"), check.positive(value, "lr")):
+            assert found == 1.0 and type(found) is float
+
+
+def test_unit():
+    x = torch.tensor([0.0, 0.5, 1.0])
+    assert check.unit(x, "v") is x
+    for bad in (-x, 2 * x):
+        with pytest.raises(ValueError, match=r"v: expected values in \[0, 1\], got minimum .* and maximum"):
+            check.unit(bad, "v")
+    with pytest.raises(ValueError, match="v: expected finite numbers"):
+        check.unit(x / 0, "v")
 
 
 @pytest.mark.parametrize("value", [0, -1, 6, True, 2.0, "2", None, float("nan"), torch.tensor(2)])

@@ -440,8 +440,9 @@ def test_cd_epoch_is_a_chain_of_cd_steps(monkeypatch, mean_field):
     assert (
         boltzmann.cd_epoch(rbm, X, k=1, generator=rng(4), **options).vector() - other.vector()
     ).abs().max() > 1e-3
-    with pytest.raises(ValueError, match="batch_size and k"):
-        boltzmann.cd_epoch(rbm, X, k=0)
+    for bad in ({"k": 0}, {"k": 1.5}, {"batch_size": 2.5}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(bad))}: expected an integer >= 1"):
+            boltzmann.cd_epoch(rbm, X, **bad)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -470,9 +471,13 @@ def test_cd_epoch_raises_the_exact_likelihood():
     before = rbm.vector()
     same = boltzmann.cd_epoch(rbm, X, lr=0.0, generator=rng(2))
     assert torch.equal(same.vector(), before) and torch.equal(rbm.vector(), before)
+    tracked = RBM(*(x.clone().requires_grad_() for x in (rbm.W, rbm.a, rbm.b)))
+    again = boltzmann.cd_epoch(tracked, X, lr=0.1, generator=rng(3))
+    assert not again.W.requires_grad and torch.equal(tracked.vector(), before)
     decayed = boltzmann.cd_epoch(rbm, X, lr=0.1, weight_decay=1.0, generator=rng(3))
     plain = boltzmann.cd_epoch(rbm, X, lr=0.1, generator=rng(3))
     assert (decayed.W - plain.W).abs().max() > 1e-4
+    assert torch.equal(again.vector(), plain.vector())
 
 
 # --- bad input ---
@@ -481,11 +486,11 @@ def test_cd_epoch_raises_the_exact_likelihood():
 def test_values_outside_zero_one_are_named():
     rbm = machine(3, 2)
     raw = tensor([[0.0, 128.0, 255.0]])
-    chains = boltzmann.PersistentChains(raw, generator=rng(1))
     classifier = boltzmann.ClassificationRBM.from_machine(machine(5, 2), 2)
     calls = (
         rbm.free_energy, rbm.gradient, rbm.natural_gradient, rbm.cd_gradient, rbm.log_likelihood, rbm.hidden_mean,
-        lambda v: boltzmann.cd_epoch(rbm, v), lambda v: chains.advance(rbm), classifier.predict,
+        lambda v: boltzmann.cd_epoch(rbm, v), boltzmann.PersistentChains, classifier.predict,
+        lambda v: rbm.energy(v, v[:, :2] / 255),
     )  # fmt: skip
     for call in calls:
         with pytest.raises(ValueError, match=r"minimum 0 and maximum 255.*divide by 255"):
@@ -518,8 +523,9 @@ def test_bad_parameters_are_named():
         RBM(W, a / 0, b)
     with pytest.raises(ValueError, match="theta"):
         RBM.from_vector(torch.zeros(5), 3, 2)
-    with pytest.raises(ValueError, match="steps"):
-        RBM(W, a, b).gibbs(torch.zeros(1, 3), 0)
+    for steps in (0, 1.5):
+        with pytest.raises(ValueError, match="steps: expected an integer >= 1"):
+            RBM(W, a, b).gibbs(torch.zeros(1, 3), steps)
 
 
 def test_all_zero_batches_and_large_weights_stay_finite():
@@ -584,6 +590,11 @@ def test_dtype_is_kept_and_sums_run_in_double(dtype):
     rbm = RBM(exact.W.to(dtype), exact.a.to(dtype), exact.b.to(dtype))
     X = binary(6, 4).to(dtype)
     wide = RBM(*rbm.double())
+    for one, other in itertools.product(
+        (rbm, wide), (X, X.double())
+    ):  # data of another dtype than the machine's
+        energy = one.energy(other, other[:, :3])
+        assert torch.equal(energy, wide.energy(X.double(), X.double()[:, :3]).to(one.W.dtype))
     for name in ("log_partition", "fisher", "statistics_mean"):
         assert torch.equal(getattr(rbm, name)(), getattr(wide, name)().to(dtype))
     for value in (

@@ -164,6 +164,14 @@ def test_a_small_norm_of_g_is_not_whitening():
         assert float(machine(3, 2, seed=seed).fisher().diagonal().max()) <= 0.25  # so G = I is impossible
 
 
+@pytest.mark.parametrize("gamma", [math.nan, 3.0, -0.1])
+def test_a_weight_of_the_objective_outside_zero_one_is_named(gamma):
+    penalty = CovariancePenalty()
+    for method in (penalty.objective, penalty.objective_gradient):
+        with pytest.raises(ValueError, match="gamma: expected a"):
+            method(machine(3, 2), binary(4, 3), gamma)
+
+
 def test_unknown_pair_is_named():
     with pytest.raises(ValueError, match='"vh", "vv" or "hh"'):
         CovariancePenalty("gh")
@@ -204,8 +212,9 @@ def test_paper_penalty_first_step_division_and_checks():
     one, half = PaperPenalty(), PaperPenalty()
     one.update(case_like), half.update(case_like)
     close(half.update(other, dW=tensor([[2.0]])), one.update(other) / 2)
-    with pytest.raises(ValueError, match="window"):
-        PaperPenalty(0)
+    for window in (0, 2.5):
+        with pytest.raises(ValueError, match="window: expected an integer >= 1"):
+            PaperPenalty(window)
     with pytest.raises(ValueError, match="rule"):
         PaperPenalty(rule="other")
     with pytest.raises(ValueError, match="finite"):
@@ -264,7 +273,10 @@ def test_controller_trims_and_checks():
         low = controller.update(torch.zeros(2, 2))
     assert (high, low) == (1.0, 1e-5)
     assert len(boltzmann.THRESHOLDS) == 5 and len(boltzmann.FRACTIONS) == 7
-    for bad in ({"fraction": 1.5}, {"threshold": -1.0}, {"up": 0.9}, {"gamma": 0.0}):
+    for bad in (
+        {"fraction": 1.5}, {"threshold": -1.0}, {"up": 0.9}, {"gamma": 0.0}, {"gamma": 5.0}, {"gamma": 1e-6},
+        {"bounds": (1.0, 0.1)}, {"bounds": (-1.0, 1.0)}, {"bounds": (1e-5, math.inf)},
+    ):  # fmt: skip
         with pytest.raises(ValueError):
             ThresholdController(**{"threshold": 0.1, "fraction": 0.5, **bad})
     with pytest.raises(ValueError, match="finite"):
@@ -410,3 +422,27 @@ def test_bad_labels_are_named():
         boltzmann.one_hot(torch.tensor([0.0, 1.0]), 3)
     with pytest.raises(ValueError, match=r"expected \(n, 4\)"):
         boltzmann.ClassificationRBM.from_machine(machine(6, 3), 2).logits(binary(2, 5))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.zeros(5, 1, dtype=torch.long), r"integers \(5,\).*got torch.int64 \(5, 1\)"),
+        (torch.zeros(4, dtype=torch.long), r"integers \(5,\).*got torch.int64 \(4,\)"),
+        (torch.zeros(1, dtype=torch.long), r"integers \(5,\)"),
+        (torch.zeros(5), "integers.*got torch.float32"),
+        ([0, 1, 0, 1, 0], "a tensor of integers.*got list"),
+        (torch.arange(5), "expected 0 to 1, got minimum 0 and maximum 4"),
+    ],
+)
+def test_labels_that_do_not_fit_the_rows_are_named(labels, message):
+    X, classifier = binary(5, 4), boltzmann.ClassificationRBM.from_machine(machine(6, 3), 2)
+    for call in (classifier.error, classifier.cd_gradient, lambda x, y: boltzmann.fit_softmax(x, y, 2)):
+        with pytest.raises(ValueError, match=f"labels: expected .*{message}|labels: {message}"):
+            call(X, labels)
+
+
+@pytest.mark.parametrize("classes", [0, 6, 7, 2.0])
+def test_a_number_of_classes_that_leaves_no_pixel_is_named(classes):
+    with pytest.raises(ValueError, match="classes: expected an integer from 1 to 5"):
+        boltzmann.ClassificationRBM.from_machine(machine(6, 4), classes)

@@ -9,12 +9,20 @@ from natcompanion.boltzmann.rbm import RBM
 
 def one_hot(labels: torch.Tensor, classes: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """Return (n, classes) label units for integer ``labels`` (n,); ValueError if one is out of range."""
-    if labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
-        raise ValueError(f"labels: expected integers (n,), n >= 1, got {labels.dtype} {tuple(labels.shape)}")
+    return torch.nn.functional.one_hot(_checked(labels, classes).long(), classes).to(dtype)
+
+
+def _checked(labels: torch.Tensor, classes: int, rows: int | None = None) -> torch.Tensor:
+    """Return ``labels`` if they are integers from 0 to ``classes`` - 1, as many as ``rows``."""
+    tensor = isinstance(labels, torch.Tensor)
+    good = tensor and not labels.is_floating_point() and labels.ndim == 1 and len(labels) > 0
+    if not good or len(labels) != (rows or len(labels)):
+        got = f"{labels.dtype} {tuple(labels.shape)}" if tensor else type(labels).__name__
+        raise ValueError(f"labels: expected a tensor of integers ({rows or 'n'},), n >= 1, got {got}")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise ValueError(f"labels: expected 0 to {classes - 1}, got minimum {low} and maximum {high}")
-    return torch.nn.functional.one_hot(labels.long(), classes).to(dtype)
+    return labels
 
 
 class ClassificationRBM:
@@ -42,8 +50,8 @@ class ClassificationRBM:
 
     @classmethod
     def from_machine(cls, machine: RBM, classes: int) -> "ClassificationRBM":
-        """Return the classifier whose last ``classes`` visible units are the label units."""
-        n = machine.visible - classes
+        """Return the classifier whose last ``classes`` visible units are the label units; at least one is a pixel."""
+        n = machine.visible - _checks.whole(classes, "classes", 1, machine.visible - 1)
         W, U, a, d = machine.W[:n], machine.W[n:], machine.a[:n], machine.a[n:]
         return cls(W, U, a, machine.b, d)
 
@@ -63,14 +71,15 @@ class ClassificationRBM:
         return self.logits(x).argmax(1)
 
     def error(self, x: torch.Tensor, labels: torch.Tensor) -> float:
-        """Return the fraction of wrong predictions."""
-        return float((self.predict(x) != labels).double().mean())
+        """Return the fraction of wrong predictions for integer ``labels`` (n,)."""
+        predicted = self.predict(x)
+        return float((predicted != _checked(labels, self.classes, len(predicted))).double().mean())
 
     def cd_gradient(
         self, x: torch.Tensor, labels: torch.Tensor, *, generator: torch.Generator | None = None
     ) -> torch.Tensor:
         """Return the CD-1 gradient of the mean log p(x, y); the label group is sampled as a softmax, (P,)."""
-        v = torch.cat([x, one_hot(labels, self.classes, x.dtype)], 1)
+        v = torch.cat([x, one_hot(_checked(labels, self.classes, len(x)), self.classes, x.dtype)], 1)
         q = self.machine.hidden_mean(v)
         h = (torch.rand(q.shape, generator=generator, dtype=q.dtype) < q).to(q.dtype)
         pixels = self.machine.visible_mean(h)[:, : self.pixels]
@@ -103,14 +112,15 @@ def fit_softmax(
     tuple
         (H, classes) and (classes,)
     """
-    target = one_hot(labels, classes, features.dtype)
+    features = _checks.matrix(features, "features").detach()
+    target = one_hot(_checked(labels, classes, len(features)), classes, features.dtype)
     weights = torch.zeros(features.shape[1], classes, dtype=features.dtype, requires_grad=True)
     bias = torch.zeros(classes, dtype=features.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        logits = _checks.matrix(features, "features").detach() @ weights + bias
+        logits = features @ weights + bias
         value = -(target * torch.log_softmax(logits, 1)).sum(1).mean() + l2 / 2 * (weights**2).sum()
         value.backward()
         return value

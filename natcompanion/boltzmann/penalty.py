@@ -149,12 +149,19 @@ class CovariancePenalty:
         return ((x @ C) * x).sum(1) + (m * (1 - m)) @ own, 2 * x @ C + own * (1 - 2 * m)
 
     def objective(self, rbm: RBM, v: torch.Tensor, gamma: float) -> torch.Tensor:
-        """Return (1 - gamma) (-mean log p(v)) + gamma times the penalty, a scalar to be minimized."""
+        """Return (1 - gamma) (-mean log p(v)) + gamma (in [0, 1]) times the penalty, a scalar to be minimized."""
+        _check_gamma(gamma)
         return (1 - gamma) * -rbm.log_likelihood(v).mean() + gamma * self.value(rbm)
 
     def objective_gradient(self, rbm: RBM, v: torch.Tensor, gamma: float) -> torch.Tensor:
         """Return the gradient of ``objective``, (P,)."""
+        _check_gamma(gamma)
         return -(1 - gamma) * rbm.gradient(v) + gamma * self.gradient(rbm)
+
+
+def _check_gamma(gamma: float) -> None:
+    if _checks.non_negative(gamma, "gamma") > 1:
+        raise ValueError(f"gamma: expected a number in [0, 1], got {gamma!r}")
 
 
 def printed_difference(before: Moments, after: Moments) -> torch.Tensor:
@@ -193,12 +200,10 @@ class PaperPenalty:
     """
 
     def __init__(self, window: int = 15, *, rule: str = "printed"):
-        if window < 1:
-            raise ValueError(f"window: expected at least 1, got {window}")
         if rule not in ("printed", "product"):
             raise ValueError(f'rule: expected "printed" or "product", got {rule!r}')
         self._difference = printed_difference if rule == "printed" else product_rule_difference
-        self._terms: deque[torch.Tensor] = deque(maxlen=window)
+        self._terms: deque[torch.Tensor] = deque(maxlen=_checks.whole(window, "window"))
         self._last: Moments | None = None
 
     def update(self, moments: Moments, dW: torch.Tensor | None = None) -> torch.Tensor:
@@ -236,7 +241,12 @@ class ThresholdController:
     signed
         Compare the entries themselves instead of their absolute values. The paper does not say which.
     bounds
-        gamma is trimmed to this interval; the paper's values.
+        gamma is trimmed to this interval, and starts in it; the paper's values.
+
+    Raises
+    ------
+    ValueError
+        On arguments out of range.
 
     Notes
     -----
@@ -262,6 +272,9 @@ class ThresholdController:
             raise ValueError(f"fraction: expected a number in [0, 1], got {fraction!r}")
         if not (up > 1 > down > 0):
             raise ValueError(f"up and down: expected up > 1 > down > 0, got {up!r} and {down!r}")
+        low, high = (_checks.positive(bound, "bounds") for bound in bounds)
+        if not low <= self.gamma <= high:
+            raise ValueError(f"bounds: expected low <= gamma <= high, got {bounds!r} and gamma = {gamma!r}")
         self.fraction, self.up, self.down, self.signed, self.bounds = fraction, up, down, signed, bounds
 
     def exceeding(self, penalty: torch.Tensor) -> float:

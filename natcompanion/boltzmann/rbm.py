@@ -135,10 +135,7 @@ class RBM:
         _checks.floating(x, name)
         if x.shape[-1:] != (size,):
             raise ValueError(f"{name}: expected (n, {size}) for {size} units, got shape {tuple(x.shape)}")
-        raise ValueError(
-            f"{name}: expected values in [0, 1], got minimum {float(low):.4g} and maximum {float(high):.4g}; "
-            "scale the data first (8-bit images: divide by 255)"
-        )
+        return _checks.unit(x, name)
 
     def check_visible(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``v`` if it is a finite matrix (n, D) with values in [0, 1]; else ValueError says what is wrong."""
@@ -155,8 +152,9 @@ class RBM:
         -----
         Source: boltzmann Sec. 3.
         """
-        self._units(v, "v"), self._units(h, "h")
-        return -(v @ self.a) - h @ self.b - ((v @ self.W) * h).sum(-1)
+        W, a, b = self.double()
+        v, h = self._units(v, "v").double(), self._units(h, "h").double()
+        return (-(v @ a) - h @ b - ((v @ W) * h).sum(-1)).to(self.W.dtype)
 
     def hidden_mean(self, v: torch.Tensor) -> torch.Tensor:
         """Return p(h_j = 1 | v), (n, H). Source: boltzmann Eq. 2."""
@@ -296,10 +294,8 @@ class RBM:
         self, v: torch.Tensor, steps: int = 1, *, generator: torch.Generator | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``(v, h)`` after ``steps`` sweeps from ``v`` (n, D); ``h`` is the one that ``v`` was drawn from."""
-        if steps < 1:
-            raise ValueError(f"steps: expected at least 1, got {steps}")
         dtype = self._sampling()[0].dtype
-        for _ in range(steps):
+        for _ in range(_checks.whole(steps, "steps")):
             u = torch.rand(
                 len(v), self.hidden + self.visible, generator=generator, dtype=dtype, device=v.device
             )

@@ -27,6 +27,7 @@ def check_weights(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torc
     return RBM(W.to(dtype), a.to(dtype), b.to(dtype))
 
 
+@torch.no_grad()
 def cd_epoch(
     rbm: RBM,
     data: torch.Tensor,
@@ -65,11 +66,11 @@ def cd_epoch(
     Divergence
         If the weights have run away at the end.
     ValueError
-        If the data are not (n, D), not finite or outside [0, 1], or ``batch_size`` or ``k`` is below 1.
+        If the data are not (n, D), not finite or outside [0, 1], or ``batch_size`` or ``k`` is no integer
+        >= 1.
     """
     _checks.non_negative(lr, "lr"), _checks.non_negative(weight_decay, "weight_decay")
-    if batch_size < 1 or k < 1:
-        raise ValueError(f"batch_size and k: expected at least 1, got {batch_size} and {k}")
+    batch_size, k = _checks.whole(batch_size, "batch_size"), _checks.whole(k, "k")
     dtype = rbm.W.dtype
     W, a, b = (
         x.float() if dtype in (torch.float16, torch.bfloat16) else x.clone() for x in (rbm.W, rbm.a, rbm.b)
@@ -139,10 +140,16 @@ class PersistentChains:
     ----------
     flip_rate
         Mean fraction of visible units that changed in the last call; ``stuck`` is true when it is below 1e-3.
+
+    Raises
+    ------
+    ValueError
+        If ``v`` is no matrix, not finite or outside [0, 1].
     """
 
     def __init__(self, v: torch.Tensor, *, generator: torch.Generator | None = None):
-        self.v, self.generator, self.flip_rate = _checks.matrix(v, "v").clone(), generator, 1.0
+        self.v = _checks.unit(_checks.matrix(v, "v"), "v").clone()
+        self.generator, self.flip_rate = generator, 1.0
 
     @property
     def stuck(self) -> bool:

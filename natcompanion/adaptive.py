@@ -70,7 +70,7 @@ class EASI:
     eps
         Ridge: adds ``eps B B^T`` to the outer product, which keeps signals that never change finite.
     start
-        First B (d, d); by default the identity.
+        First B (d, d), which is copied; by default the identity.
     dtype
         Of B.
 
@@ -97,7 +97,8 @@ class EASI:
     ):
         self.rate, self.eps = _checks.positive(rate, "rate"), _checks.non_negative(eps, "eps")
         self.nonlinearity, self.normalized = nonlinearity, normalized
-        self.B = torch.eye(dim, dtype=dtype) if start is None else _checks.square(start, "start").clone()
+        start = torch.eye(_checks.whole(dim, "dim")) if start is None else _checks.square(start, "start")
+        self.B = start.detach().to(dtype, copy=True)
         if len(self.B) != dim:
             raise ValueError(f"start: expected shape ({dim}, {dim}), got {tuple(self.B.shape)}")
 

@@ -111,6 +111,18 @@ def test_easi_separates_and_the_sign_matters():
     assert crosstalk(torch.tanh) > 1.2
 
 
+def test_easi_start_is_taken_in_its_dtype_and_left_alone():
+    start = torch.eye(3).requires_grad_()
+    for dtype in (torch.float64, torch.float32):
+        easi = EASI(3, start=start, dtype=dtype)
+        assert easi.B.dtype == dtype and not easi.B.requires_grad
+        easi.B.zero_()
+        assert torch.equal(start, torch.eye(3))
+    for dim in (0, 2.5, "3"):
+        with pytest.raises(ValueError, match="dim: expected an integer >= 1"):
+            EASI(dim)
+
+
 def test_easi_stays_finite_on_mnist():
     from natcompanion.data import mnist
 

@@ -43,10 +43,22 @@ def parse_grid(pairs: list[str]) -> dict[str, list]:
         key, equals, text = pair.partition("=")
         if not (key and equals and text):
             raise ValueError(f"--set: expected setting=value or setting=value,value, got {pair!r}")
+        if key in ("seed", "device"):
+            raise ValueError(f"--set {key}: use --seed (of run), --seeds (of sweep) or --device instead")
         values = literal(text)
         grid[key] = list(values) if isinstance(values, tuple) else [literal(part) for part in text.split(",")] \
             if "," in text and not isinstance(values, list) else [values]  # fmt: skip
     return grid
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError if torch cannot use ``device`` here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # the second from builds without CUDA
+        raise ValueError(
+            f"--device: expected one that torch {torch.__version__} can use here, such as cpu, got {device!r}"
+        ) from None
 
 
 def brief(value: object) -> str:
@@ -81,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
     if long := [key for key, values in grid.items() if len(values) > 1]:
         raise ValueError(f"--set {long[0]}: run takes one value; several are for sweep")
     overrides = {key: values[0] for key, values in grid.items()}
+    check_device(options.device)
     result = experiments.run(
         options.name, options.preset, options.seed, options.device, threads=options.threads, **overrides
     )
@@ -92,6 +105,8 @@ def run(options: argparse.Namespace) -> int:
 
 def sweep(options: argparse.Namespace) -> int:
     """Run seeds and grid points that are not stored yet, and store them."""
+    if not options.scheduler:  # a cluster may have what this machine lacks
+        check_device(options.device)
     results = experiments.sweep(
         options.name, options.preset, seeds=parse_seeds(options.seeds), grid=parse_grid(options.set),
         device=options.device, workers=options.workers, backend=options.backend, scheduler=options.scheduler,

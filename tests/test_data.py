@@ -122,6 +122,8 @@ def test_classes():
     everything, names = data.mnist()
     assert torch.equal(images, everything[(names == 3) | (names == 5)])
     assert set(data.mnist(classes=[7])[1].tolist()) == {7}
+    for same in ({3, 5}, frozenset((3, 5)), torch.tensor([3, 5]).numpy()):
+        assert torch.equal(data.mnist(classes=same)[0], images)
 
 
 def test_dtype():
@@ -153,6 +155,8 @@ BAD = [
     ({"classes": (3, 3)}, "classes:"),
     ({"classes": "35"}, "classes:"),
     ({"classes": 3.5}, "classes:"),
+    ({"classes": [[3], [5]]}, "classes:"),
+    ({"classes": {3: 5}}, "classes:"),
     ({"dtype": torch.int64}, "dtype: expected a floating-point"),
     ({"folder": "somewhere"}, "folder: expected full=True"),
 ]

@@ -1,7 +1,7 @@
 """An endless stream of deformed digits: rotated, scaled, sheared, shifted and bent."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import torch
 from torch.nn.functional import grid_sample
@@ -20,7 +20,7 @@ def deformed_digits(
     seed: int = 0,
     size: int = 28,
     split: str = "train",
-    classes: Sequence[int] | None = None,
+    classes: Collection[int] | None = None,
     rotation: float = 15.0,
     scale: float = 0.15,
     shear: float = 0.15,

@@ -1,6 +1,7 @@
 """From raw arrays to tensors: order the examples, pick some, scale the pixels, resize by area averaging."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from numbers import Real
 
 import numpy as np
 import torch
@@ -66,7 +67,7 @@ def choose(
     n: int | None,
     split: str,
     seed: int,
-    classes: Sequence[int] | None,
+    classes: Collection[int] | None,
     train: int,
     validation: int,
     official_test: int = 0,
@@ -93,10 +94,12 @@ def choose(
     return order if n is None else order[: check.whole(n, "n", 1, len(order))]
 
 
-def _known_classes(classes: Sequence[int], labels: np.ndarray) -> list[int]:
+def _known_classes(classes: Collection[int], labels: np.ndarray) -> list[int]:
     known = np.unique(labels).tolist()
-    wanted = list(classes) if isinstance(classes, (list, tuple, range, np.ndarray)) else [classes]
-    if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(known):
+    several = isinstance(classes, (list, tuple, range, set, frozenset, np.ndarray))
+    wanted = list(classes) if several else [classes]
+    good = all(isinstance(label, Real) and label in known for label in wanted)
+    if not (wanted and good and len(set(wanted)) == len(wanted)):
         raise ValueError(f"classes: expected different labels out of {known}, got {classes!r}")
     return wanted
 

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ def mnist(
     size: int = 28,
     split: str = "train",
     seed: int = 0,
-    classes: Sequence[int] | None = None,
+    classes: Collection[int] | None = None,
     full: bool = False,
     folder: str | os.PathLike | None = None,
     dtype: torch.dtype | None = None,
@@ -86,7 +86,7 @@ def mnist(
         One of the names above.
     seed : int
         Chooses the splits and the order.
-    classes : sequence of int, optional
+    classes : collection of int, optional
         Only these digits, for example ``(3, 5)``. Labels keep their values.
     full : bool
         The whole of MNIST instead of 5,000 digits.
@@ -128,7 +128,7 @@ def fashion_mnist(
     size: int = 28,
     split: str = "train",
     seed: int = 0,
-    classes: Sequence[int] | None = None,
+    classes: Collection[int] | None = None,
     folder: str | os.PathLike | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,7 +155,7 @@ def _idx_set(
     size: int,
     split: str,
     seed: int,
-    classes: Sequence[int] | None,
+    classes: Collection[int] | None,
     folder: str | os.PathLike | None,
     dtype: torch.dtype | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -174,7 +174,7 @@ def cifar10(
     size: int = 32,
     split: str = "train",
     seed: int = 0,
-    classes: Sequence[int] | None = None,
+    classes: Collection[int] | None = None,
     folder: str | os.PathLike | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,7 +212,7 @@ def digits(
     *,
     split: str = "train",
     seed: int = 0,
-    classes: Sequence[int] | None = None,
+    classes: Collection[int] | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the 1,797 small handwritten digits that scikit-learn carries: 8 by 8 pixels, 17 grey levels.

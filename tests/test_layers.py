@@ -414,6 +414,30 @@ def test_whitened_initialization_of_a_convolution_keeps_batch_norm_buffers():
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
+def test_buffers_are_preserved_in_whichever_way_they_change():
+    class Running(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in ("replaced", "filled"):
+                self.register_buffer(name, torch.zeros(3))
+            self.register_buffer("late", None)
+
+        def forward(self, x):
+            self.replaced = 0.9 * self.replaced + 0.1 * x.mean(0)
+            self.filled.add_(x.mean(0))
+            self.late = self.filled.clone()
+            return x
+
+    model = Running()
+    before = dict(model.named_buffers())
+    with layers.preserved_buffers(model):
+        model(torch.ones(4, 3))
+        assert float(model.replaced.sum()) > 0
+    after = dict(model.named_buffers())
+    assert model.late is None and after.keys() == before.keys()
+    assert all(after[name] is before[name] and not bool(after[name].any()) for name in before)
+
+
 # Bad input ------------------------------------------------------------------------------------------------------------
 
 

@@ -156,16 +156,20 @@ def whitenable(module: nn.Module) -> bool:
 
 @contextmanager
 def preserved_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the running statistics of BatchNorm and its like at the end; whitened layers are left alone."""
+    """Restore the running statistics of BatchNorm and its like at the end; whitened layers are left alone.
+
+    Both ways to change a buffer are undone: in place, and by a new tensor under its name.
+    """
     kept = [
-        (buffer, buffer.clone())
+        (module._buffers, name, buffer, None if buffer is None else buffer.clone())
         for module in model.modules()
         if not isinstance(module, Whitened)
-        for buffer in module._buffers.values()
-        if buffer is not None
+        for name, buffer in module._buffers.items()
     ]
     try:
         yield
     finally:
-        for buffer, before in kept:
-            buffer.copy_(before)
+        for owner, name, buffer, before in kept:
+            owner[name] = buffer
+            if buffer is not None:
+                buffer.copy_(before)

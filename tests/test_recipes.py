@@ -11,6 +11,7 @@ from _states import equal
 from PIL import Image
 from torch import nn
 
+from natcompanion.layers import whiten_model
 from natcompanion.recipes import (
     Images,
     Inception,
@@ -246,6 +247,8 @@ def test_work_of_what_it_cannot_count():
         work_per_image(layer, image, 0)
     with pytest.raises(ValueError, match="model: expected parameters"):
         work_per_image(layer.requires_grad_(False), image, 8)
+    with pytest.raises(ValueError, match=r"model: expected plain layers, got whitened \['0'\]"):
+        work_per_image(whiten_model(nn.Sequential(nn.Linear(4, 3))), image, 8)
     for options, name in (((0,), "classes"), ((3, 0.0), "width")):
         with pytest.raises(ValueError, match=f"{name}: expected"):
             Inception(*options)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from natcompanion import _checks as check
 from natcompanion._moments import first, rows
-from natcompanion.layers import whitenable
+from natcompanion.layers import Whitened, whitenable
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
     Raises
     ------
     ValueError
-        If it is not one image, or nothing is to be trained.
+        If it is not one image, nothing is to be trained, or there are whitened layers, which need other products.
     """
     check.positive(batch, "batch")
     if image.ndim < 2 or len(image) != 1:
@@ -57,6 +57,9 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise ValueError("model: expected parameters with requires_grad, got none")
+    whitened = [name for name, module in model.named_modules() if isinstance(module, Whitened)]
+    if whitened:
+        raise ValueError(f"model: expected plain layers, got whitened {whitened}; pass layers.canonical_model(model)")
     found = {"statistics": 0.0, "precondition": 0.0, "inverse": 0.0}
 
     def count(module: nn.Module, args: tuple, kwargs: dict) -> None:

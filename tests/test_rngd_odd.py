@@ -305,6 +305,22 @@ def test_ways_to_the_same_statistics(way):
     torch.testing.assert_close(flat(model), reference(), rtol=1e-11, atol=1e-13)
 
 
+def test_a_pass_without_examples_changes_nothing():
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5)
+    F.cross_entropy(model(X[:0]), T[:0], reduction="sum").backward()
+    optimizer.step()
+    assert torch.equal(flat(model), flat(mlp()))
+    model, twin = mlp(), mlp()
+    for net in (model, twin):
+        optimizer = RNGD(net, 0.1, period=1, decay=0.5)
+        backward(net)
+        if net is model:
+            F.cross_entropy(net(X[:0]), T[:0], reduction="sum").backward()
+        optimizer.step()
+    assert torch.equal(flat(model), flat(twin))
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, on gradients of tensors inside the graph
 def test_a_compiled_model_trains_alike():
     model = mlp()

@@ -120,6 +120,8 @@ class Block:
         """Note the inputs and weights of a forward pass, once a gradient comes back through it to the parameters."""
         if transformed(a) or not (self.due and self.constant is None and torch.is_grad_enabled() and a.requires_grad):
             return
+        if not x.numel():  # no examples
+            return
         if self.weight is not None and self.layer.weight is not self.weight:  # torch.func.functional_call
             return
         if self.accumulated and all(p.grad is None for p in self.parts) and not recomputing():

@@ -35,6 +35,8 @@ class Moments:
     @classmethod
     def of(cls, samples: torch.Tensor) -> "Moments":
         """Return the moments of rows (n, d)."""
+        if not len(samples):
+            raise ValueError(f"statistics: expected at least one example, got rows of shape {tuple(samples.shape)}")
         wide = samples.detach().to(torch.float64, copy=True)
         mean = wide.mean(0)
         return cls(float(len(wide)), mean, gram(wide.sub_(mean)))

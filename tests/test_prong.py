@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 import torch
+from _states import equal
 from torch import nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
@@ -16,7 +17,7 @@ from natcompanion import layers, metrics
 from natcompanion._moments import Moments, damped_inverse, gram
 from natcompanion.data import mnist
 from natcompanion.likelihoods import Categorical
-from natcompanion.optim import PRONG
+from natcompanion.optim import PRONG, PRONGPlus
 
 MOMENTUM = pytest.mark.parametrize(
     "options",
@@ -336,6 +337,27 @@ def test_resume_bit_for_bit_at_any_step(name):
         again.load_state_dict(moments)
         train(other, again, x, t, 8 - i, start=i)
         assert torch.equal(parameters(other), path[-1]), i
+
+
+@NAMES
+@pytest.mark.parametrize("way", ["converted", "loaded"])
+def test_statistics_follow_the_model_to_another_precision(name, way):
+    x, t = data()
+    whole, reference = setting(name, x)
+    train(whole, reference, x, t, 9)
+    model, optimizer = setting(name, x.float())
+    train(model.float(), optimizer, x.float(), t, 5)
+    if way == "loaded":
+        state = model.state_dict(), optimizer.state_dict()
+        model, optimizer = setting(name, x)
+        model.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+    else:
+        model.double()
+        optimizer.sample = None if name == "batches" else x
+    train(model, optimizer, x, t, 4, start=5)
+    torch.testing.assert_close(parameters(model), parameters(whole), rtol=1e-4, atol=1e-5)
+    assert name == "whitened" or optimizer.layers["0"].metric.tensors[0].dtype == torch.float64
 
 
 @NAMES
@@ -683,6 +705,23 @@ def test_bad_numbers_do_not_poison_the_statistics(sampled):
         assert sampled or torch.equal(state["moments"][1], before[name]["moments"][1])
 
 
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_a_bad_backward_pass_does_not_poison_the_statistics(first):
+    """Whether the second moment of the back-propagated gradients is renewed in that step, or not."""
+    x, t = data()
+    ends = []
+    for bad in (False, True):
+        model = mlp()
+        optimizer = PRONG(model, 0.02, eps=0.05, period=3, sample=x, backward_eps=0.1)
+        train(model, optimizer, x, t, first)
+        if bad:
+            with pytest.raises(ValueError, match="back-propagated gradients of 4: expected finite"):
+                (cross_entropy(model(x), t) * torch.nan).backward()
+        train(model, optimizer, x, t, 5, start=first)
+        ends.append(parameters(model))
+    assert torch.equal(*ends)
+
+
 def test_eigenvalues_that_rounding_made_negative():
     x = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e6
     sigma = torch.cov(x.T, correction=0)
@@ -730,13 +769,62 @@ def test_bad_arguments_are_refused(options, word):
 
 
 def test_bad_calls_are_refused():
-    model = mlp()
-    optimizer = PRONG(model, 0.1)
     with pytest.raises(ValueError, match="sample"):
-        optimizer.reparametrize()
-    other = PRONG(mlp((5, 3)), 0.1)
-    with pytest.raises(ValueError, match="layers"):
-        optimizer.load_state_dict(other.state_dict())
+        PRONG(mlp(), 0.1).reparametrize()
+
+
+@pytest.mark.parametrize("form", ["plain", "whitened"])
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(form):
+    x, t = data()
+
+    def trained(sizes=(5, 7, 6, 3), form=form, make=PRONG, **options):
+        model = mlp(sizes) if form == "plain" else layers.whiten_model(mlp(sizes))
+        optimizer = make(model, 0.02, **options)
+        train(model, optimizer, x, t, 2)
+        return optimizer
+
+    optimizer = trained(momentum=0.9)
+    kept = copy.deepcopy(optimizer.state_dict())
+    diagonal = {"make": PRONGPlus, "normalization": "diagonal", "form": "plain"}
+    others = [
+        (trained((5, 3)), "expected the layers"),
+        (trained((5, 8, 6, 3)), "others for layer '2'"),
+        (trained(form="whitened" if form == "plain" else "plain"), "others for layer '0'"),
+        (trained((5, 8, 6, 3), momentum=0.9, sample=x), "others for (layer '2'|the momentum)"),
+        (trained(**diagonal), "others for layer '0'"),
+        (trained(form="plain", backward_eps=0.1), "others for layer '0'"),
+        (torch.optim.SGD(mlp().parameters(), 0.1), "expected a state of PRONG"),
+    ]
+    for other, message in others:
+        with pytest.raises(ValueError, match=message):
+            optimizer.load_state_dict(other.state_dict())
+        assert equal(optimizer.state_dict(), kept)
+    with pytest.raises(ValueError, match="others for layer '0'"):
+        trained(**diagonal).load_state_dict(trained(form="plain").state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample": [(torch.zeros(4, 5),)]}, "sample: expected a tensor of inputs .* got list"),
+        ({"sample": torch.zeros(0, 5)}, "sample: expected a tensor of inputs .* got shape"),
+        ({"sample": torch.tensor(1.0)}, "sample: expected a tensor of inputs .* got shape"),
+        ({"sample_size": 3}, "sample_size: expected a tensor as the sample .* got no sample"),
+        ({"sample": lambda: None, "sample_size": 3}, "sample_size: expected a tensor as the sample .* got a function"),
+    ],
+)
+def test_what_is_no_sample_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        PRONG(mlp(), 0.1, **options)
+
+
+@pytest.mark.parametrize("drawn", [None, {"x": 1}, [list(data())]], ids=["nothing", "dict", "inputs and labels"])
+def test_a_function_that_returns_no_sample_is_refused(drawn):
+    model = mlp()
+    optimizer = PRONG(model, 0.1, sample=lambda: drawn)
+    with pytest.raises(ValueError, match="sample: expected a tensor, a tuple .* got a batch of type"):
+        model(data()[0])
+    assert optimizer._measured is None and optimizer.layers["0"].metric is None
 
 
 @pytest.mark.parametrize("eps", [1e-8, 1e-4, 1e-1])

@@ -396,6 +396,64 @@ def test_mixed_precision_is_close_to_full_precision():
     assert float((vector(low).double() - vector(full)).norm() / moved) < 0.02
 
 
+@pytest.mark.parametrize("options", [{}, {"backward_eps": 0.1}], ids=["plain", "footnote 4"])
+@pytest.mark.parametrize("where", ["backward pass", "step"])
+def test_products_of_the_optimizer_keep_their_precision_in_an_autocast_block(options, where):
+    """Gradients that come by the backward pass, and those from elsewhere that the step preconditions."""
+    ends = []
+    for inside in (False, True):
+        model = mlp(6, 3).float()
+        optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE.float(), **options)
+        for _ in range(2):
+            optimizer.zero_grad()
+            used = model if where == "backward pass" else copy.deepcopy(model)
+            loss = loss_of(used, X.float())
+            with torch.autocast("cpu", torch.bfloat16, enabled=inside and used is model):
+                loss.backward()
+            for p, q in zip(model.parameters(), used.parameters(), strict=True):
+                p.grad = q.grad
+            with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+                optimizer.step()
+        ends.append(vector(model))
+    assert torch.equal(*ends)
+
+
+def test_a_model_that_was_compiled_and_run_before_is_refused_without_a_sample():
+    """Its code has no hooks, so that every step would be a plain one."""
+    model = mlp(6, 3)
+    compiled = torch.compile(model, backend="eager")
+    compiled(X)
+    optimizer = PRONG(model, LR, eps=EPS)
+    before = vector(model)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="layer '0' has a gradient and saw neither"):
+            step(compiled, optimizer)
+    assert torch.equal(vector(model), before) and optimizer.steps == 0
+    step(model, optimizer)
+    check(compiled, optimizer=PRONG(model, LR, eps=EPS, sample=SAMPLE), names=["0"])
+
+
+@pytest.mark.parametrize("options", [{}, {"backward_eps": 0.1}], ids=["plain", "footnote 4"])
+def test_an_empty_batch_changes_nothing(options):
+    model = mlp(6, 5, 3)
+    optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE, **options)
+    before = vector(model)
+    step(model, optimizer, lambda model: cross_entropy(model(X[:0]), LABELS[:0], reduction="sum"))
+    assert torch.equal(vector(model), before)
+    step(model, optimizer)
+    assert torch.isfinite(vector(model)).all() and not torch.equal(vector(model), before)
+
+
+def test_statistics_of_an_empty_batch_are_refused():
+    for sample in (lambda: X[:0], None):
+        model = mlp(6, 5, 3)
+        optimizer = PRONG(model, LR, eps=EPS, sample=sample)
+        with pytest.raises(ValueError, match="statistics: expected at least one example"):
+            model(X[:0] if sample is None else X)
+        optimizer.sample = SAMPLE
+        check(model, optimizer=optimizer)
+
+
 @pytest.mark.parametrize("sample", [SAMPLE, None], ids=["sample", "training batches"])
 def test_a_forward_pass_that_fails_leaves_no_trace(sample):
     class Fragile(nn.Module):

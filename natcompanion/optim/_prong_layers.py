@@ -6,6 +6,7 @@ the backward pass (:class:`PlainLayer`). A whitened layer is given new coordinat
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -18,8 +19,25 @@ from natcompanion.layers import whitenable
 Map = Callable[[torch.Tensor], torch.Tensor]
 
 
+def without_autocast(method: Callable) -> Callable:
+    """Return a method of a layer that computes in the precision it asks for, wherever it is called."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any) -> Any:
+        device = self.weight.device.type
+        if not torch.is_autocast_enabled(device):  # the context takes longer than a small product
+            return method(self, *arguments)
+        with torch.autocast(device, enabled=False):
+            return method(self, *arguments)
+
+    return call
+
+
 class InverseCovariance:
     r"""Multiplication of rows by :math:`(\Sigma + \epsilon I)^{-1}`."""
+
+    ndims = (2,)
+    """Dimensions of each of the tensors, all as long as the input of the layer."""
 
     def __init__(self, matrix: torch.Tensor) -> None:
         self.tensors = (matrix,)
@@ -57,7 +75,7 @@ class PlainLayer:
         self.backward_moments: Moments | None = None
         self.backward_inverse: torch.Tensor | None = None
         self.refresh_backward = False
-        self.routed = False
+        self.routed = self.seen = False
         self.trains_bias = True
 
     def owns(self, module: nn.Module) -> bool:
@@ -65,8 +83,8 @@ class PlainLayer:
         return module.weight is self.weight
 
     def unbatched(self, h: torch.Tensor) -> bool:
-        """Return whether the input is a single image: its gradient is preconditioned in the step."""
-        return self.convolution is not None and h.ndim == 3
+        """Return whether the input is a single image, or nothing: its gradient is preconditioned in the step."""
+        return (self.convolution is not None and h.ndim == 3) or not h.numel()
 
     def cleared(self) -> None:
         """Forget where the gradient came from, if there is none."""
@@ -81,10 +99,11 @@ class PlainLayer:
         self.mean = moments.mean.to(like) if centred else None
         self.refresh_backward = self.backward_eps is not None
 
+    @without_autocast
     def gradients(self, h: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the preconditioned gradients of weight and bias for inputs and back-propagated gradients."""
         self.routed = True
-        dtype = _computing(self.weight.dtype)
+        dtype = self._followed()
         h, delta = h.to(dtype), delta.to(dtype)
         if self.convolution is None:
             h, delta = h.reshape(-1, h.shape[-1]), delta.reshape(-1, delta.shape[-1])
@@ -116,11 +135,12 @@ class PlainLayer:
         share = torch.ones_like(white[:, 0]) if self.mean is None else 1 - white @ self.mean
         return delta.mT @ white, delta.mT @ share
 
+    @without_autocast
     def precondition(self) -> None:
         """Precondition the gradients as they are in ``.grad``, if they did not come through the backward pass."""
         if self.metric is None or self.weight.grad is None:
             return
-        dtype = _computing(self.weight.dtype)
+        dtype = self._followed()
         if self.mean is not None and self.bias.grad is None:
             self.bias.grad = torch.zeros_like(self.bias)
         b = None if self.bias is None or self.bias.grad is None else self.bias.grad.to(dtype)
@@ -149,14 +169,25 @@ class PlainLayer:
         return W.to(self.weight.dtype), None if b is None else b.to(self.weight.dtype)
 
     def _note_backward(self, delta: torch.Tensor) -> None:
-        new = Moments.of(delta)
-        self.backward_moments = (
-            new if self.backward_moments is None else self.backward_moments.merged(new, 0.9)
-        )
-        if self.refresh_backward or self.backward_inverse is None:
-            sigma = self.backward_moments.reduced().checked(f"back-propagated gradients of {self.name}")
-            self.backward_inverse = damped_inverse(sigma.second_moment(), self.backward_eps).to(delta)
+        moments, due = Moments.of(delta), self.refresh_backward or self.backward_inverse is None
+        if self.backward_moments is not None:
+            moments = self.backward_moments.merged(moments, 0.9)
+        total = (moments.reduced() if due else moments).checked(f"back-propagated gradients of {self.name}")
+        self.backward_moments = moments
+        if due:
+            self.backward_inverse = damped_inverse(total.second_moment(), self.backward_eps).to(delta)
             self.refresh_backward = False
+
+    def _followed(self) -> torch.dtype:
+        """Return the dtype to compute in, after moving the statistics to it and to the device of the weight."""
+        weight, dtype = self.weight, _computing(self.weight.dtype)
+        found = None if self.metric is None else self.metric.tensors[0]
+        if found is not None and (found.dtype != dtype or found.device != weight.device):
+            self.metric = self.metric_type(*(part.to(weight.device, dtype) for part in self.metric.tensors))
+            for key in ("mean", "backward_inverse"):
+                part = getattr(self, key)
+                setattr(self, key, None if part is None else part.to(weight.device, dtype))
+        return dtype
 
     def state(self) -> dict[str, Any]:
         """Return what the next step needs, as tensors and numbers."""
@@ -170,12 +201,30 @@ class PlainLayer:
             "renewed": self.renewed,
         }
 
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Return whether a state has the entries and shapes of one of this layer."""
+        if state.keys() != self.state().keys():
+            return False
+        out, features = self.weight.shape[:2]
+        mean, backward = state["mean"], state["backward_inverse"]
+        return (
+            _shaped(state["metric"], *((features,) * ndim for ndim in self.metric_type.ndims))
+            and (mean is None or mean.shape == (features,))
+            and (backward is None or (self.backward_eps is not None and backward.shape == (out, out)))
+            and _moments_fit(state["moments"], features)
+            and _moments_fit(state["backward_moments"], out)
+        )
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over a state from :meth:`state`."""
+        device = self.weight.device
         self.metric = None if state["metric"] is None else self.metric_type(*state["metric"])
-        self.moments, self.backward_moments = unpacked(state["moments"]), unpacked(state["backward_moments"])
+        self.moments, self.backward_moments = (
+            unpacked(state[key], device) for key in ("moments", "backward_moments")
+        )
         for key in ("mean", "backward_inverse", "refresh_backward", "renewed"):
             setattr(self, key, state[key])
+        self._followed()
 
 
 def packed(moments: Moments | None) -> tuple | None:
@@ -183,9 +232,18 @@ def packed(moments: Moments | None) -> tuple | None:
     return None if moments is None else (moments.count, moments.mean, moments.scatter)
 
 
-def unpacked(values: tuple | None) -> Moments | None:
-    """Undo :func:`packed`."""
-    return None if values is None else Moments(*values)
+def unpacked(values: tuple | None, device: torch.device) -> Moments | None:
+    """Undo :func:`packed`, on a device."""
+    return None if values is None else Moments(values[0], *(part.to(device) for part in values[1:]))
+
+
+def _shaped(tensors: tuple | None, *shapes: tuple) -> bool:
+    """Return whether tensors have given shapes, if there are any."""
+    return tensors is None or [one.shape for one in tensors] == list(shapes)
+
+
+def _moments_fit(values: tuple | None, features: int) -> bool:
+    return values is None or _shaped(values[1:], (features,), (features, features))
 
 
 class WhitenedLayer:
@@ -196,7 +254,7 @@ class WhitenedLayer:
         self.weight, self.bias = module.V, module.d
         self.moments: Moments | None = None
         self.renewed = -1
-        self.routed = True
+        self.routed, self.seen = True, False
 
     def owns(self, module: nn.Module) -> bool:
         """Return whether the module has its own parameters just now, and not substitutes."""
@@ -218,9 +276,13 @@ class WhitenedLayer:
         """Return what the next step needs beside the model."""
         return {"moments": packed(self.moments), "renewed": self.renewed}
 
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Return whether a state has the entries and shapes of one of this layer."""
+        return state.keys() == self.state().keys() and _moments_fit(state["moments"], self.weight.shape[1])
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over a state from :meth:`state`."""
-        self.moments, self.renewed = unpacked(state["moments"]), state["renewed"]
+        self.moments, self.renewed = unpacked(state["moments"], self.weight.device), state["renewed"]
 
 
 def rows_of_maps(x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 r"""PRONG: gradient descent in coordinates in which the input of every layer is white."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -95,7 +95,9 @@ class PRONG(Optimizer):
     bias that this optimizer trains cannot be centred: c is 0 and the second moment takes the place of the covariance.
     Weight and bias of a plain layer have one step size and momentum, because centring ties their steps. Shared parameters,
     grouped convolutions, layers of other types, and layers that no sample has reached yet get plain steps. Without a
-    sample, a layer that is called several times in a pass is renewed from the first call and earlier passes.
+    sample, a layer that is called several times in a pass is renewed from the first call and earlier passes, and every
+    pass with gradients enabled counts as a training batch, whatever the mode of the model: evaluate under
+    ``torch.no_grad()``.
 
     Transforms of ``torch.func`` see the plain model. A second derivative through plain layers is refused.
 
@@ -133,6 +135,7 @@ class PRONG(Optimizer):
             "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov, "eps": eps,
         }  # fmt: skip
         chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
+        _check_sample(sample, sample_size)
         super().__init__(chosen, defaults)
         unknown = sorted(self.constant_inputs - set(self.layers))
         if unknown:
@@ -196,11 +199,10 @@ class PRONG(Optimizer):
     def _measure(self, inputs: Inputs) -> dict[str, Moments]:
         """Return the moments of every layer's input over a sample."""
         self._measured = {}
-        single = isinstance(inputs, (torch.Tensor, tuple))
         try:
             with preserved_buffers(self.model):
-                for batch in [inputs] if single else inputs:
-                    self.model(*batch) if isinstance(batch, tuple) else self.model(batch)
+                for arguments in _batches(inputs):
+                    self.model(*arguments)
             return self._measured
         finally:
             self._measured = None
@@ -219,6 +221,7 @@ class PRONG(Optimizer):
         """Renew the statistics before the first forward pass of a step."""
         layer = self.layers[name]
         if self._training(layer, module, h):
+            layer.seen = True
             layer.cleared()
             if self.sample is not None and self._due():
                 self.reparametrize()
@@ -265,7 +268,14 @@ class PRONG(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step, from the gradients of the last backward pass, and return what ``closure`` returns."""
+        """Make one step, from the gradients of the last backward pass, and return what ``closure`` returns.
+
+        Raises
+        ------
+        ValueError
+            If a layer has a gradient, but never saw a forward pass of the model or the sample. No parameter is changed
+            then.
+        """
         self._check_pairs()
         loss = None
         if closure is not None:
@@ -302,9 +312,20 @@ class PRONG(Optimizer):
         rest = [layer for layer in self.layers.values() if not layer.routed and layer.weight.grad is not None]
         if rest and self.sample is not None and self._due():
             self.reparametrize()
+        self._check_seen()
         for layer in rest:
             layer.precondition()
             layer.routed = True
+
+    def _check_seen(self) -> None:
+        """Refuse the gradient of a layer whose inputs never came by: its steps would be plain ones for good."""
+        for layer in self.layers.values():
+            if not layer.seen and layer.renewed < 0 and layer.weight.grad is not None and layer.weight.grad.any():
+                raise ValueError(
+                    f"step: expected a forward pass through the model, or a sample, but layer {layer.name!r} has a "
+                    "gradient and saw neither; call the model itself, on which PRONG was built, build PRONG before a "
+                    "compiled model first runs, or leave the layer out with parameters="
+                )
 
     def _descend(self, p: nn.Parameter, group: dict[str, Any]) -> None:
         """Make a step of gradient descent with momentum."""
@@ -332,14 +353,29 @@ class PRONG(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
-        if set(state_dict["layers"]) != set(self.layers):
+        if not {"state", "param_groups", "steps", "renewed", "layers"} <= set(state_dict):
+            raise ValueError(f"load_state_dict: expected a state of PRONG, got the entries {list(state_dict)}")
+        layers = state_dict["layers"]
+        if set(layers) != set(self.layers):
+            raise ValueError(f"load_state_dict: expected the layers {sorted(self.layers)}, got {sorted(layers)}")
+        misfits = [name for name, layer in self.layers.items() if not layer.fits(layers[name])]
+        if misfits or not self._velocities_fit(state_dict):
+            where = f"layer {misfits[0]!r}" if misfits else "the momentum"
             raise ValueError(
-                f"load_state_dict: expected the layers {sorted(self.layers)}, got {sorted(state_dict['layers'])}"
+                f"load_state_dict: expected statistics and momentum of the layers as they are here, got others for "
+                f"{where}; build model and optimizer as they were when it was saved"
             )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self.steps, self._renewed = state_dict["steps"], state_dict["renewed"]
-        for name, state in state_dict["layers"].items():
+        for name, state in layers.items():
             self.layers[name].load_state(state)
+
+    def _velocities_fit(self, state_dict: dict[str, Any]) -> bool:
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        found = [state_dict["state"].get(number, {}).get("momentum_buffer") for number in numbers]
+        pairs = zip(found, parameters, strict=False)  # torch checks how many there are
+        return all(one is None or one.shape == p.shape for one, p in pairs)
 
     def close(self) -> None:
         """Remove the hooks from the model."""
@@ -389,6 +425,31 @@ class PRONG(Optimizer):
 def _remove(handles: list) -> None:
     for handle in handles:
         handle.remove()
+
+
+def _check_sample(sample: Any, sample_size: int | None) -> None:
+    if sample is None or callable(sample):
+        if sample_size is not None:
+            got = "no sample" if sample is None else "a function, which draws by itself"
+            raise ValueError(f"sample_size: expected a tensor as the sample to draw from, got {got}")
+    elif not isinstance(sample, torch.Tensor) or not sample.ndim or not sample.numel():
+        got = f"shape {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
+        raise ValueError(
+            f"sample: expected a tensor of inputs (n, ...) or a function that returns inputs, got {got}; of a "
+            "DataLoader, pass lambda: (x for x, _ in loader)"
+        )
+
+
+def _batches(inputs: Inputs) -> Iterator[tuple]:
+    """Yield the arguments of the model for every batch of a sample."""
+    single = isinstance(inputs, (torch.Tensor, tuple))
+    for batch in [inputs] if single or not isinstance(inputs, Iterable) else inputs:
+        if not isinstance(batch, (torch.Tensor, tuple)):
+            raise ValueError(
+                "sample: expected a tensor, a tuple of arguments for the model, or an iterable of such batches, got "
+                f"a batch of type {type(batch).__name__}; of a DataLoader, pass lambda: (x for x, _ in loader)"
+            )
+        yield batch if isinstance(batch, tuple) else (batch,)
 
 
 def _fraction(value: float, name: str) -> float:

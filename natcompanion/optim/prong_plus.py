@@ -37,6 +37,7 @@ class MakeScaledWhitening:
     """Make the metric of a layer with a given floor."""
 
     floor: float
+    ndims = (2, 0)
 
     def of(self, sigma: torch.Tensor, eps: float, like: torch.Tensor) -> ScaledWhitening:
         """Return the metric for a covariance in float64; it computes in the dtype of ``like``."""

@@ -142,11 +142,8 @@ def describe_figure1(rate: float, damping: float, origin: str) -> str:
     for name, path in paths.items():
         distance = (path[-1] - _wells()).norm(dim=1)
         nearest = int(distance.argmin())
-        place = (
-            "between"
-            if float(distance[nearest]) > 1
-            else ("the better minimum", "the other minimum")[nearest]
-        )
+        well, gap = ("the better minimum", "the other minimum")[nearest], float(distance[nearest])
+        place = "between" if gap > 1 else f"near {well}" if gap > 0.1 else well
         ends.append(f"{METHODS[name][0]} {place} (error {digits(float(model.loss(path[-1])))})")
     return (
         f"From (w, b) = {origin}, with step size {rate:g} and damping {damping:g} for the natural gradient and the paper's "

@@ -283,6 +283,20 @@ def test_a_confident_network_makes_finite_steps(likelihood, damping, right):
     assert bool(torch.isfinite(vector(model)).all())
 
 
+@pytest.mark.parametrize("kind", [NaturalGradient, TONGA, Newton, HessianFree, KrylovSubspaceDescent])
+def test_autocast_changes_nothing(kind):
+    def trained(autocast):
+        model, (x, t) = mlp(dtype=torch.float32), batch(Categorical(), dtype=torch.float32)
+        optimizer = kind(model, Categorical()) if kind in (HessianFree, KrylovSubspaceDescent) else kind(model, Categorical(), 0.5)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            losses = [optimizer.step(x, t) for _ in range(3)]
+            narrow = model(x).dtype  # the user's own passes are as asked for
+        return losses, vector(model), narrow
+
+    (losses, theta, _), (cast_losses, cast_theta, narrow) = trained(False), trained(True)
+    assert cast_losses == losses and torch.equal(cast_theta, theta) and narrow == torch.bfloat16
+
+
 def test_half_precision_is_computed_in_float32():
     likelihood, wide = Categorical(), mlp(dtype=torch.float32)
     narrow = copy.deepcopy(wide).bfloat16()

@@ -174,7 +174,15 @@ class NaturalGradient(Optimizer):
         ValueError
             If the batch does not fit the model, or the loss or its gradient is not finite at the present
             parameters. Nothing is changed then.
+
+        Notes
+        -----
+        Autocast is switched off: products and the loss in half precision would stop the solver and the damping rule.
         """
+        with torch.autocast(self._leaves()[0].device.type, enabled=False):
+            return self._step(x, t, metric_inputs)
+
+    def _step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None) -> float:
         f = ModelFunction(self.model, self._leaves())
         wide = f.check(x)
         loss, g = self._gradient(f, wide, t)

@@ -95,6 +95,12 @@ def whole(value: int, name: str, low: int = 1, high: int | None = None) -> int:
     return int(value)
 
 
+def entries(state_dict: dict, names: set[str], kind: str) -> None:
+    """Refuse a state that lacks some of these entries: it is not one of this ``kind`` of optimizer."""
+    if not names <= set(state_dict):
+        raise ValueError(f"state_dict: expected one of {kind}, got one with the entries {list(state_dict)}")
+
+
 def semidefinite_eigh(a: torch.Tensor, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ascending eigenvalues and eigenvectors of a symmetric matrix; negative rounding becomes 0.
 

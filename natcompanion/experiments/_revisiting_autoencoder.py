@@ -94,16 +94,16 @@ class AutoEncoder:
         return torch.stack(points)
 
 
-def example() -> AutoEncoder:
-    """Return the auto-encoder on eleven inputs from -1 to 1; the paper does not state its own."""
-    return AutoEncoder(torch.linspace(-1, 1, 11, dtype=torch.float64))
-
-
 INPUTS = {
     "-1 to 1": torch.linspace(-1, 1, 11, dtype=torch.float64), "0 to 1": torch.linspace(0, 1, 11, dtype=torch.float64),
     "0 and 1": torch.tensor([0.0, 1.0], dtype=torch.float64), "1": torch.ones(1, dtype=torch.float64),
 }  # fmt: skip
 """Inputs that the auto-encoder of Figure 1 may have had; the paper does not state its own."""
+
+
+def example() -> AutoEncoder:
+    """Return the auto-encoder on eleven inputs from -1 to 1; the paper does not state its own."""
+    return AutoEncoder(INPUTS["-1 to 1"])
 
 
 def claimed_lengths(model: AutoEncoder, theta: torch.Tensor, factor: float) -> int:

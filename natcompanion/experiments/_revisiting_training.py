@@ -1,8 +1,6 @@
 """Training runs of the revisiting experiments: data, networks, and the five columns of Table 1."""
 
 import io
-import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +10,7 @@ from torch import nn
 
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.data import fashion_mnist, mnist
+from natcompanion.experiments._prong_time import seconds
 from natcompanion.experiments._registry import Settings
 from natcompanion.likelihoods import Categorical
 from natcompanion.metrics import FisherOperator
@@ -239,9 +238,8 @@ def time_products(settings) -> dict:
     x = torch.rand(settings.batch, settings.size**2, generator=generator).to(settings.device)
     t = torch.randint(10, (settings.batch,), generator=generator).to(settings.device)
     parameters = list(model.parameters())
-    count = sum(p.numel() for p in parameters)
-    v = torch.randn(count, generator=generator).to(settings.device)
-    pieces = [part.view_as(p) for part, p in zip(v.split([p.numel() for p in parameters]), parameters, strict=True)]
+    pieces = [torch.randn(p.shape, generator=generator).to(settings.device) for p in parameters]
+    v = torch.cat([piece.flatten() for piece in pieces])
     operator = FisherOperator(model, x, LIKELIHOOD)
     loss = LIKELIHOOD.nll(model(x), t).mean()
     first = torch.autograd.grad(loss, parameters, create_graph=True)
@@ -250,13 +248,8 @@ def time_products(settings) -> dict:
         "hessian": lambda: torch.autograd.grad(first, parameters, pieces, retain_graph=True),
         "gauss_newton": lambda: operator @ v,
     }
-    least = dict.fromkeys(work, math.inf)
-    for _ in range(settings.repeats):
-        for name, function in work.items():
-            start = time.process_time()
-            function()
-            least[name] = min(least[name], time.process_time() - start)
-    return least
+    rounds = [{name: seconds(function) for name, function in work.items()} for _ in range(settings.repeats)]
+    return {name: min(one[name] for one in rounds) for name in work}
 
 
 def _metric_inputs(

@@ -69,15 +69,14 @@ def figure1(settings: Figure1) -> dict:
     )
     step = {
         name: model.step(theta, name, autoencoder.RATES[name], autoencoder.DAMPING[name])
-        for name in autoencoder.METHODS
+        for name in ("natural", "gradient")
     }
-    length = {name: s.norm(dim=-1) for name, s in step.items()}
     cosine = torch.cosine_similarity(step["natural"], step["gradient"], dim=-1)
     readings = [(x, factor) for x in autoencoder.INPUTS.values() for factor in (1.0, 2.0)]
     claimed = [autoencoder.claimed_lengths(autoencoder.AutoEncoder(x), theta, factor) for x, factor in readings]
     return {
         **values, "median_angle": float(torch.rad2deg(torch.arccos(cosine.clamp(-1, 1))).median()),
-        "short_natural": int((length["natural"] < length["gradient"]).sum()),
+        "short_natural": int((step["natural"].norm(dim=-1) < step["gradient"].norm(dim=-1)).sum()),
         "claimed_lengths": claimed, "inputs": list(autoencoder.INPUTS),
         "points": settings.points,
     }  # fmt: skip
@@ -376,8 +375,8 @@ def digits(settings: Digits) -> dict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order(Settings):
-    """The stream of deformed digits, its segments and replacements, the network, and the step sizes to choose from."""
+class Stream(Settings):
+    """The stream of deformed digits, its segments and replacements, the network, and the digits held out."""
 
     size: int = 14
     hidden: int = 50
@@ -385,12 +384,18 @@ class Order(Settings):
     replacements: int = 5
     segment: int = 100
     batch: int = 100
+    held_out: int = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Stream):
+    """The step sizes to choose from, and the damping and the solver of the natural gradient."""
+
     rates: tuple[float, ...] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     damping: float = 1.0
     max_iter: int = 10
     rtol: float = 0.01
     sgd_rates: tuple[float, ...] = tuple(k / 10 for k in range(2, 21))
-    held_out: int = 1000
 
 
 @experiment(
@@ -404,19 +409,14 @@ def order(settings: Order) -> dict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderSpeed(Settings):
-    """The stream and the network of `Order`, two step sizes of SGD, and how many times longer the slow one may go on."""
+class OrderSpeed(Stream):
+    """Two step sizes of SGD, and how many times longer the slow one may go on."""
 
-    size: int = 14
-    hidden: int = 50
-    segments: int = 10
-    replacements: int = 5
     segment: int = 500
     batch: int = 50
     rate: float = 1.0
     slow: float = 0.1
     longer: int = 5
-    held_out: int = 1000
 
 
 @experiment("revisiting_order_speed", quick=OrderSpeed(segments=3, replacements=2, segment=100), chapter=OrderSpeed())

@@ -622,7 +622,8 @@ def figure5_numbers(data: str) -> dict[str, float]:
     runs = trainers(data)
     curves = {name: np.log10(one.values("curve").astype(float)).mean(0) for name, one in runs.items()}
     steps = {name: one.records[0].settings["smooth"] for name, one in runs.items()}
-    budget = milliseconds(runs["sgd"]) * steps["sgd"] * len(curves["sgd"])
+    ratio = {name: milliseconds(one) / milliseconds(runs["sgd"]) for name, one in runs.items()}
+    updates = steps["sgd"] * len(curves["sgd"])
 
     def at(name: str, iteration: float) -> float:
         index = max(1, min(len(curves[name]), iteration // steps[name])) - 1
@@ -635,8 +636,8 @@ def figure5_numbers(data: str) -> dict[str, float]:
     return {
         **{f"{data}_{key}": ends[name] for key, name in names.items()},
         **{f"{data}_{key}_300": at(name, 300) for key, name in names.items()},
-        **{f"{data}_{key}_budget": at(name, budget / milliseconds(runs[name])) for key, name in names.items()},
-        **{f"{data}_{key}_reached": int(budget / milliseconds(runs[name])) for key, name in names.items()},
-        **{f"{data}_{key}_ratio": milliseconds(runs[name]) / milliseconds(runs["sgd"]) for key, name in names.items()},
-        f"{data}_steps": steps["sgd"] * len(curves["sgd"]), f"{data}_seeds": len(runs["rngd"]),
+        **{f"{data}_{key}_budget": at(name, updates / ratio[name]) for key, name in names.items()},
+        **{f"{data}_{key}_reached": int(updates / ratio[name]) for key, name in names.items()},
+        **{f"{data}_{key}_ratio": ratio[name] for key, name in names.items()},
+        f"{data}_steps": updates, f"{data}_seeds": len(runs["rngd"]),
     }  # fmt: skip

@@ -168,8 +168,7 @@ class KFAC(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`; its factors go to the device of their layers."""
-        if "factors" not in state_dict:
-            raise ValueError(f"state_dict: expected one of KFAC, got one with the entries {list(state_dict)}")
+        check.entries(state_dict, {"factors"}, "KFAC")
         factors = {name: KroneckerFactors(*f) for name, f in state_dict["factors"].items()}
         for name, own in self._layers() if factors else ():
             if not _fit(factors.get(name), own):

@@ -191,8 +191,7 @@ class MirrorDescent(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
-        if not {"steps", "metric"} <= set(state_dict):
-            raise ValueError(f"state_dict: expected one of MirrorDescent, got one with the entries {list(state_dict)}")
+        check.entries(state_dict, {"steps", "metric"}, "MirrorDescent")
         metric = state_dict["metric"]
         psi = self.psi if metric is None else Quadratic(self._sized(metric))
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})

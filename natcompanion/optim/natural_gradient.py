@@ -273,10 +273,7 @@ class NaturalGradient(Optimizer):
 
     def _checked(self, state_dict: dict[str, Any]) -> float:
         """Return the damping of a state that fits."""
-        if not {"state", "param_groups", "damping"} <= set(state_dict):
-            raise ValueError(
-                f"state_dict: expected one of {type(self).__name__}, got one with the entries {list(state_dict)}"
-            )
+        check.entries(state_dict, {"state", "param_groups", "damping"}, type(self).__name__)
         for group in state_dict["param_groups"]:
             check.non_negative(group.get("lr"), "state_dict: lr")
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]

@@ -146,10 +146,7 @@ class NaturalSpace(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`; ValueError, and nothing changed, if it does not fit."""
-        if not {"natural_space", "inner"} <= set(state_dict):
-            raise ValueError(
-                f"state_dict: expected one of NaturalSpace, got one with the entries {list(state_dict)}"
-            )
+        check.entries(state_dict, {"natural_space", "inner"}, "NaturalSpace")
         own = state_dict["natural_space"]
         if own["phi"].shape != self._phi.shape:
             raise ValueError(

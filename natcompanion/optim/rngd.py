@@ -179,8 +179,7 @@ class RNGD(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
-        if not {"layers", *COUNTS} <= set(state_dict):
-            raise ValueError(f"state_dict: expected one of RNGD, got one with the entries {list(state_dict)}")
+        check.entries(state_dict, {"layers", *COUNTS}, "RNGD")
         layers = state_dict["layers"]
         if set(layers) != set(self.blocks):
             raise ValueError(f"state_dict: expected the layers {list(self.blocks)}, got {list(layers)}")

@@ -1,13 +1,15 @@
-"""Time our Fisher matrices and products beside torch.func, curvlinops, BackPACK and NNGeometry, in one run.
+"""Time our Fisher matrices and products beside torch.func, curvlinops, BackPACK and NNGeometry, in
+one run.
 
     python benchmarks/fisher.py [--repeats 7] [--threads 1]
 
-Workload 1: the dense softmax Fisher matrix of a tanh network 100-20-20-10 on 500 inputs, in float64, as a
-multiple of ``jacrev`` and ``einsum``. Workload 2: one product with a vector, and the first one with its
-set-up, as a multiple of one gradient, for networks 100-20-20-10 and 784-200-10. Function and yardstick run
-in turns, and every time is the least of all repeats: by the clock, and of the processor (all threads), which other
-programs on the machine disturb less. "difference" is relative to the plain result. Last, the memory that 1,000
-products add. Peers that are not installed are left out:
+Workload 1: the dense softmax Fisher matrix of a tanh network 100-20-20-10 on 500 inputs, in
+float64, as a multiple of ``jacrev`` and ``einsum``. Workload 2: one product with a vector, and the
+first one with its set-up, as a multiple of one gradient, for networks 100-20-20-10 and 784-200-10.
+Function and yardstick run in turns, and every time is the least of all repeats: by the clock, and
+of the processor (all threads), which other programs on the machine disturb less. "difference" is
+relative to the plain result. Last, the memory that 1,000 products add. Peers that are not installed
+are left out:
 
     pip install curvlinops-for-pytorch backpack-for-pytorch nngeometry
 """
@@ -34,7 +36,9 @@ from natcompanion.likelihoods import Categorical
 INSTALLED = {name for name in ("curvlinops", "backpack", "nngeometry") if find_spec(name)}
 
 
-def problem(sizes: tuple[int, ...], dtype: torch.dtype) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
+def problem(
+    sizes: tuple[int, ...], dtype: torch.dtype
+) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
     """Return a tanh network, 500 inputs and 500 labels."""
     torch.set_default_dtype(dtype)  # NNGeometry makes constants of the default dtype
     torch.manual_seed(0)
@@ -49,14 +53,18 @@ def problem(sizes: tuple[int, ...], dtype: torch.dtype) -> tuple[nn.Sequential, 
 def jacrev_einsum(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return the Fisher matrix the plain way: all Jacobians, then a sum."""
     named = {name: p.detach() for name, p in model.named_parameters()}
-    jacobians = vmap(jacrev(lambda theta, x_i: functional_call(model, theta, (x_i,))), (None, 0))(named, x)
+    jacobians = vmap(jacrev(lambda theta, x_i: functional_call(model, theta, (x_i,))), (None, 0))(
+        named, x
+    )
     jacobian = torch.cat([j.flatten(2) for j in jacobians.values()], 2)
     y = torch.softmax(model(x).detach(), 1)
     metric = torch.diag_embed(y) - y.unsqueeze(2) * y.unsqueeze(1)
     return torch.einsum("nap,nab,nbq->pq", jacobian, metric, jacobian) / len(x)
 
 
-def dense_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> Iterator[tuple[str, Callable]]:
+def dense_contestants(
+    model: nn.Module, x: torch.Tensor, t: torch.Tensor
+) -> Iterator[tuple[str, Callable]]:
     """Yield the ways to form the dense matrix."""
     yield "natcompanion", lambda: metrics.fisher(model, x, Categorical())
     loss = nn.CrossEntropyLoss()
@@ -67,7 +75,9 @@ def dense_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> Ite
         yield (
             "curvlinops",
             lambda: (
-                curvlinops.GGNLinearOperator(model, loss, parameters, [(x, t)], check_deterministic=False)
+                curvlinops.GGNLinearOperator(
+                    model, loss, parameters, [(x, t)], check_deterministic=False
+                )
                 @ torch.eye(sum(p.numel() for p in parameters), dtype=x.dtype)
             ),
         )
@@ -84,7 +94,9 @@ def dense_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> Ite
             extended.zero_grad()
             with backpack.backpack(backpack.extensions.SqrtGGNExact()):
                 extended_loss(extended(x), t).backward()
-            rows = torch.cat([p.sqrt_ggn_exact.flatten(2) for p in extended.parameters()], 2).flatten(0, 1)
+            rows = torch.cat(
+                [p.sqrt_ggn_exact.flatten(2) for p in extended.parameters()], 2
+            ).flatten(0, 1)
             return rows.mT @ rows
 
         yield "BackPACK", with_backpack
@@ -94,10 +106,15 @@ def dense_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> Ite
         from torch.utils.data import DataLoader, TensorDataset
 
         loader = DataLoader(TensorDataset(x, t), batch_size=len(x))
-        yield "NNGeometry", lambda: FIM(model, loader, PMatDense, variant="classif_logits").to_torch()
+        yield (
+            "NNGeometry",
+            lambda: FIM(model, loader, PMatDense, variant="classif_logits").to_torch(),
+        )
 
 
-def product_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> Iterator[tuple[str, Callable]]:
+def product_contestants(
+    model: nn.Module, x: torch.Tensor, t: torch.Tensor
+) -> Iterator[tuple[str, Callable]]:
     """Yield functions that make an operator: each returns the function v -> G v."""
 
     def ours() -> Callable:
@@ -113,7 +130,8 @@ def product_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> I
 
         def product(v: torch.Tensor) -> torch.Tensor:
             tangent = {
-                n: piece.view_as(p) for (n, p), piece in zip(theta.items(), v.split(sizes), strict=True)
+                n: piece.view_as(p)
+                for (n, p), piece in zip(theta.items(), v.split(sizes), strict=True)
             }
             forward = lambda z: functional_call(model, z, (x,))
             r, u = jvp(forward, (theta,), (tangent,))
@@ -130,7 +148,11 @@ def product_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> I
 
         def with_curvlinops() -> Callable:
             operator = curvlinops.GGNLinearOperator(
-                model, nn.CrossEntropyLoss(), list(model.parameters()), [(x, t)], check_deterministic=False
+                model,
+                nn.CrossEntropyLoss(),
+                list(model.parameters()),
+                [(x, t)],
+                check_deterministic=False,
             )
             return lambda v: operator @ v
 
@@ -143,7 +165,9 @@ def product_contestants(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> I
 
             def product(v: torch.Tensor) -> torch.Tensor:
                 r = model(x)
-                pieces = [piece.view_as(p) for piece, p in zip(v.split(sizes), parameters, strict=True)]
+                pieces = [
+                    piece.view_as(p) for piece, p in zip(v.split(sizes), parameters, strict=True)
+                ]
                 out = ggn_vector_product(nn.functional.cross_entropy(r, t), r, model, pieces)
                 return torch.cat([g.flatten() for g in out])
 
@@ -187,7 +211,9 @@ def beside(function: Callable, yardstick: Callable, repeats: int) -> tuple[Secon
     function(), yardstick()
     pairs = [(timed(function), timed(yardstick)) for _ in range(repeats)]
     ours, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
-    return tuple(Seconds(min(s.wall for s in times), min(s.cpu for s in times)) for times in (ours, theirs))
+    return tuple(
+        Seconds(min(s.wall for s in times), min(s.cpu for s in times)) for times in (ours, theirs)
+    )
 
 
 def dense(repeats: int) -> None:
@@ -197,14 +223,22 @@ def dense(repeats: int) -> None:
     plain = [timed(lambda: jacrev_einsum(model, x)) for _ in range(3)]
     base = Seconds(min(s.wall for s in plain), min(s.cpu for s in plain))
     print(
-        f"\nDense Fisher, 100-20-20-10, 500 inputs, float64: jacrev + einsum takes {base.wall:.3g} s ({base.cpu:.3g} s of the processor)"
+        (
+            "\nDense Fisher, 100-20-20-10, 500 inputs, float64: jacrev + einsum takes "
+            f"{base.wall:.3g} s ({base.cpu:.3g} s of the processor)"
+        )
     )
     print(f"{'time / plain:':14} {'clock':>8} {'cpu':>8} {'difference':>11}")
     for name, function in dense_contestants(model, x, t):
         matrix = function().detach()
         times = [timed(function) for _ in range(repeats)]
         best = Seconds(min(s.wall for s in times), min(s.cpu for s in times))
-        print(f"{name:14} {best.over(base)} {float((matrix - expected).norm() / expected.norm()):11.1e}")
+        print(
+            (
+                f"{name:14} {best.over(base)} "
+                f"{float((matrix - expected).norm() / expected.norm()):11.1e}"
+            )
+        )
 
 
 def products(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> None:
@@ -227,9 +261,14 @@ def products(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> None:
         rows.append(f"{name:14} {later.over(base)}  {first.over(base_)} {difference:11.1e}")
     name = "-".join(map(str, sizes))
     print(
-        f"\nProducts, {name}, 500 inputs, {dtype}: one gradient takes {1e3 * base.cpu:.3g} ms of the processor"
+        (
+            f"\nProducts, {name}, 500 inputs, {dtype}: one gradient takes {1e3 * base.cpu:.3g} "
+            "ms of the processor"
+        )
     )
-    print(f"{'time/gradient:':14} {'later':>8} {'cpu':>8}  {'first':>8} {'cpu':>8} {'difference':>11}")
+    print(
+        f"{'time/gradient:':14} {'later':>8} {'cpu':>8}  {'first':>8} {'cpu':>8} {'difference':>11}"
+    )
     print(*rows, sep="\n")
 
 
@@ -247,7 +286,10 @@ def memory() -> None:
 
     before = resident(20)
     print(
-        f"\nMemory: 1,000 products add {(resident(1000) - before) / 2**20:.1f} MiB to {before / 2**20:.0f} MiB"
+        (
+            f"\nMemory: 1,000 products add {(resident(1000) - before) / 2**20:.1f} MiB to "
+            f"{before / 2**20:.0f} MiB"
+        )
     )
 
 
@@ -262,7 +304,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     print(
-        f"torch {torch.__version__}, {options.threads} thread(s); peers installed: {', '.join(sorted(INSTALLED)) or 'none'}"
+        (
+            f"torch {torch.__version__}, {options.threads} thread(s); peers installed: "
+            f"{', '.join(sorted(INSTALLED)) or 'none'}"
+        )
     )
     dense(options.repeats)
     products((100, 20, 20, 10), torch.float64, options.repeats)

@@ -2,9 +2,10 @@
 
     python benchmarks/kfac.py [--repeats 7] [--threads 1]
 
-The models are a tanh network 100-50-20-10 and a small convolutional one, with 256 inputs, in float64; both sides use the
-exact expectation over the labels, and one block for weight and bias. The times are for all factors of a model, and for
-factors and damped inverse together; each is the least of all repeats, which go in turns. Needs the peer:
+The models are a tanh network 100-50-20-10 and a small convolutional one, with 256 inputs, in
+float64; both sides use the exact expectation over the labels, and one block for weight and bias.
+The times are for all factors of a model, and for factors and damped inverse together; each is the
+least of all repeats, which go in turns. Needs the peer:
 
     pip install curvlinops-for-pytorch
 """
@@ -29,9 +30,13 @@ def networks() -> dict[str, tuple[nn.Sequential, torch.Tensor]]:
     torch.manual_seed(0)
     layers = [m for a, b in pairwise((100, 50, 20, 10)) for m in (nn.Linear(a, b), nn.Tanh())]
     convolutional = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1, stride=2), nn.Tanh(), nn.Conv2d(8, 16, 3, padding=1, stride=2), nn.Tanh(),
-        nn.Flatten(), nn.Linear(16 * 9, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, padding=1, stride=2),
+        nn.Tanh(),
+        nn.Conv2d(8, 16, 3, padding=1, stride=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(16 * 9, 10),
+    )
     return {
         "100-50-20-10": (nn.Sequential(*layers[:-1]).double(), torch.randn(256, 100).double()),
         "convolutional": (convolutional.double(), torch.randn(256, 1, 12, 12).double()),
@@ -41,9 +46,14 @@ def networks() -> dict[str, tuple[nn.Sequential, torch.Tensor]]:
 def peer(model: nn.Module, x: torch.Tensor) -> curvlinops.KFACLinearOperator:
     """Return curvlinops' operator, whose factors are computed as it is made or first used."""
     return curvlinops.KFACLinearOperator(
-        model, nn.CrossEntropyLoss(), list(model.parameters()), [(x, torch.zeros(len(x), dtype=torch.long))],
-        fisher_type="type-2", separate_weight_and_bias=False, check_deterministic=False,
-    )  # fmt: skip
+        model,
+        nn.CrossEntropyLoss(),
+        list(model.parameters()),
+        [(x, torch.zeros(len(x), dtype=torch.long))],
+        fisher_type="type-2",
+        separate_weight_and_bias=False,
+        check_deterministic=False,
+    )
 
 
 def inverse(operator: curvlinops.KFACLinearOperator) -> curvlinops.KFACInverseLinearOperator:
@@ -75,16 +85,24 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     for name, (model, x) in networks().items():
         small = x[:16]
-        ours = torch.block_diag(*[f.dense() for f in kronecker_factors(model, small, Categorical()).values()])
+        ours = torch.block_diag(
+            *[f.dense() for f in kronecker_factors(model, small, Categorical()).values()]
+        )
         theirs = dense(peer(model, small), model)
         print(
-            f"{name}: relative difference of all blocks {float((ours - theirs).norm() / theirs.norm()):.1e}"
+            (
+                f"{name}: relative difference of all blocks "
+                f"{float((ours - theirs).norm() / theirs.norm()):.1e}"
+            )
         )
         v = torch.randn(len(ours), dtype=torch.float64)
         mine = torch.linalg.solve(ours + DAMPING * torch.eye(len(ours), dtype=torch.float64), v)
         other = inverse(peer(model, small)) @ v
         print(
-            f"  of the exactly damped inverse on a vector {float((mine - other).norm() / other.norm()):.1e}"
+            (
+                "  of the exactly damped inverse on a vector "
+                f"{float((mine - other).norm() / other.norm()):.1e}"
+            )
         )
 
         def factors_and_inverse(model: nn.Module = model, x: torch.Tensor = x) -> None:

@@ -1,20 +1,23 @@
-"""Time updates of PRONG beside SGD, batch normalization and K-FAC, on the paper's auto-encoder, in one run.
+"""Time updates of PRONG beside SGD, batch normalization and K-FAC, on the paper's auto-encoder, in
+one run.
 
-    python benchmarks/prong.py [--rounds 21] [--renewals 3] [--period 100] [--sample 1000] [--threads 1]
+    python benchmarks/prong.py [--rounds 21] [--renewals 3] [--period 100] [--sample 1000]
+    [--threads 1]
 
-The network is 784-1000-500-250-30 with a symmetric decoder and sigmoid units; batches of 128 digits, float32. In every
-round each method makes some updates, one after the other, so that a busy machine slows all of them; in the first few
-rounds it also renews what it renews every ``period`` updates. Each number is the median over the rounds of the ratio to
-SGD in the same round:
+The network is 784-1000-500-250-30 with a symmetric decoder and sigmoid units; batches of 128
+digits, float32. In every round each method makes some updates, one after the other, so that a busy
+machine slows all of them; in the first few rounds it also renews what it renews every ``period``
+updates. Each number is the median over the rounds of the ratio to SGD in the same round:
 
     update       one update, without renewal
-    renewal      one renewal (statistics from ``sample`` inputs, and what is computed from them), in updates of SGD
-    amortized    update + renewal / period, by processor time; and by the clock
+    renewal      one renewal (statistics from ``sample`` inputs, and what is computed from them), in
+    updates of SGD amortized    update + renewal / period, by processor time; and by the clock
     renewal %    share of the renewals in that
 
-"PRONG" runs on the unmodified model and inverts by Cholesky factors; "constant input" measures the statistics of the
-images once. "whitened layers" is PRONG as the paper writes it, with eigendecompositions. "curvlinops" is K-FAC of that
-package with one drawn label per example, if it is installed:
+"PRONG" runs on the unmodified model and inverts by Cholesky factors; "constant input" measures the
+statistics of the images once. "whitened layers" is PRONG as the paper writes it, with
+eigendecompositions. "curvlinops" is K-FAC of that package with one drawn label per example, if it
+is installed:
 
     pip install curvlinops-for-pytorch
 """
@@ -61,7 +64,9 @@ def with_optimizer(
     return update, renew
 
 
-def prong(sample: torch.Tensor, *, whitened: bool = False, kind: type = PRONG, **options: object) -> Pair:
+def prong(
+    sample: torch.Tensor, *, whitened: bool = False, kind: type = PRONG, **options: object
+) -> Pair:
     """Return PRONG, which renews when told to."""
     model = layers.whiten_model(autoencoder()) if whitened else autoencoder()
     optimizer = kind(model, LR, eps=EPS, period=10**9, sample=sample, **options)
@@ -86,10 +91,18 @@ def curvlinops_kfac(sample: torch.Tensor) -> Pair:
     def renew() -> None:
         nonlocal inverse
         operator = curvlinops.KFACLinearOperator(
-            model, LOSS, parameters, [(sample, sample)], check_deterministic=False,
-            separate_weight_and_bias=False, num_data=len(sample), num_per_example_loss_terms=1,
-        )  # fmt: skip
-        inverse = curvlinops.KFACInverseLinearOperator(operator, damping=EPS, use_heuristic_damping=True)
+            model,
+            LOSS,
+            parameters,
+            [(sample, sample)],
+            check_deterministic=False,
+            separate_weight_and_bias=False,
+            num_data=len(sample),
+            num_per_example_loss_terms=1,
+        )
+        inverse = curvlinops.KFACInverseLinearOperator(
+            operator, damping=EPS, use_heuristic_damping=True
+        )
         inverse @ [torch.zeros_like(p) for p in parameters]  # it inverts at the first product
 
     def update(x: torch.Tensor) -> None:
@@ -107,7 +120,9 @@ def contestants(sample: torch.Tensor) -> dict[str, Pair]:
     plain, normalized = autoencoder(), layers.with_batch_norm(autoencoder())
     methods = {
         "SGD": with_optimizer(plain, torch.optim.SGD(plain.parameters(), LR)),
-        "batch normalization": with_optimizer(normalized, torch.optim.SGD(normalized.parameters(), LR)),
+        "batch normalization": with_optimizer(
+            normalized, torch.optim.SGD(normalized.parameters(), LR)
+        ),
         "PRONG": prong(sample),
         "PRONG, constant input": prong(sample, constant_inputs=["0"]),
         "PRONG, whitened layers": prong(sample, whitened=True),
@@ -129,13 +144,17 @@ def seconds(function: Callable[[], object]) -> torch.Tensor:
 def measured(
     methods: dict[str, Pair], x: torch.Tensor, updates: int, renewing: bool
 ) -> dict[str, torch.Tensor]:
-    """Return times (update, renewal) x (processor, clock) of one round, for each method; NaN if not renewing."""
+    """Return times (update, renewal) x (processor, clock) of one round, for each method; NaN if not
+    renewing.
+    """
     found = {}
     for name, (update, renew) in methods.items():
         batches = [x[torch.randint(len(x), (BATCH,))] for _ in range(updates)]
         update(batches[0])
         run = seconds(lambda: [update(batch) for batch in batches]) / updates  # noqa: B023
-        found[name] = torch.stack((run, seconds(renew) if renewing else torch.full((2,), torch.nan)))
+        found[name] = torch.stack(
+            (run, seconds(renew) if renewing else torch.full((2,), torch.nan))
+        )
     return found
 
 
@@ -143,9 +162,14 @@ def report(rounds: list[dict[str, torch.Tensor]], period: int) -> None:
     """Print the table."""
     base = median(1e3 * float(r["SGD"][0, 0]) for r in rounds)
     print(
-        f"\nOne update of SGD takes {base:.3g} ms of processor time. In units of it, medians (least, most):\n"
+        (
+            f"\nOne update of SGD takes {base:.3g} ms of processor time. In units of it, "
+            "medians (least, most):\n"
+        )
     )
-    print(f"{'':24}{'update':>8}{'renewal':>9}{'amortized':>11}{'':16}{'clock':>7}{'renewal %':>11}")
+    print(
+        f"{'':24}{'update':>8}{'renewal':>9}{'amortized':>11}{'':16}{'clock':>7}{'renewal %':>11}"
+    )
     for name in rounds[0]:
         ratios = torch.stack([r[name] / r["SGD"][0] for r in rounds])  # (round, part, clock)
         update, renewal = ratios[:, 0], ratios[:, 1].nanmedian(0).values
@@ -164,7 +188,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=21, help="how often all methods take their turn")
+    parser.add_argument(
+        "--rounds", type=int, default=21, help="how often all methods take their turn"
+    )
     parser.add_argument("--renewals", type=int, default=3, help="in how many of them they renew")
     parser.add_argument("--updates", type=int, default=4, help="updates of each method in a round")
     parser.add_argument("--period", type=int, default=100, help="updates between two renewals")
@@ -176,10 +202,13 @@ def main() -> None:
     x = mnist(split="all")[0].flatten(1).float()
     methods = contestants(x[torch.randperm(len(x))[: options.sample]])
     peer = "curvlinops installed" if find_spec("curvlinops") else "curvlinops not installed"
-    print(f"torch {torch.__version__}, {options.threads} thread(s), {options.rounds} rounds; {peer}")
+    print(
+        f"torch {torch.__version__}, {options.threads} thread(s), {options.rounds} rounds; {peer}"
+    )
     measured(methods, x, 1, renewing=False)
     rounds = [
-        measured(methods, x, options.updates, renewing=i < options.renewals) for i in range(options.rounds)
+        measured(methods, x, options.updates, renewing=i < options.renewals)
+        for i in range(options.rounds)
     ]
     report(rounds, options.period)
 

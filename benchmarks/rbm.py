@@ -1,10 +1,12 @@
-"""Side by side with scikit-learn's BernoulliRBM: seconds per epoch and exact likelihood; and the cost of exact sums.
+"""Side by side with scikit-learn's BernoulliRBM: seconds per epoch and exact likelihood; and the
+cost of exact sums.
 
-Run ``python benchmarks/rbm.py``. Both train on the same 5,000 digits in float32, in batches of 100, from the same kind
-of start, on the same number of threads. The epochs are timed with 784 x 64 units. scikit-learn trains by persistent
-chains whose visible units are sampled; ours is CD-1, with sampled reconstructions or with their probabilities. To show
-that a faster epoch does not learn less, machines with 10 hidden units (whose exact likelihood can be summed) are
-trained with the best of five learning rates for each. On a busy machine the smallest times say more than the medians.
+Run ``python benchmarks/rbm.py``. Both train on the same 5,000 digits in float32, in batches of 100,
+from the same kind of start, on the same number of threads. The epochs are timed with 784 x 64
+units. scikit-learn trains by persistent chains whose visible units are sampled; ours is CD-1, with
+sampled reconstructions or with their probabilities. To show that a faster epoch does not learn
+less, machines with 10 hidden units (whose exact likelihood can be summed) are trained with the best
+of five learning rates for each. On a busy machine the smallest times say more than the medians.
 """
 
 import argparse
@@ -30,7 +32,9 @@ EXACT = {
 
 
 def start(data: torch.Tensor, hidden: int) -> RBM:
-    """Return the machine that scikit-learn starts from: weights of standard deviation 0.01, no biases."""
+    """Return the machine that scikit-learn starts from: weights of standard deviation 0.01, no
+    biases.
+    """
     generator = torch.Generator().manual_seed(0)
     return RBM.random(data.shape[1], hidden, generator=generator, dtype=data.dtype)
 
@@ -62,7 +66,9 @@ def as_rbm(machine: BernoulliRBM) -> RBM:
 
 
 def our_likelihoods(data: torch.Tensor, lr: float, epochs: int, mean_field: bool) -> list[float]:
-    """Return the exact mean log-likelihood of a machine with 10 hidden units after each epoch of CD-1."""
+    """Return the exact mean log-likelihood of a machine with 10 hidden units after each epoch of
+    CD-1.
+    """
     rbm, generator, found = start(data, 10), torch.Generator().manual_seed(1), []
     for _ in range(epochs):
         rbm = cd_epoch(rbm, data, lr=lr, batch_size=100, mean_field=mean_field, generator=generator)
@@ -71,13 +77,16 @@ def our_likelihoods(data: torch.Tensor, lr: float, epochs: int, mean_field: bool
 
 
 def best_likelihoods(data: torch.Tensor, epochs: list[int]) -> dict[str, list[float]]:
-    """Return the best exact mean log-likelihood over ``RATES``: ours after every epoch, theirs after some."""
+    """Return the best exact mean log-likelihood over ``RATES``: ours after every epoch, theirs
+    after some.
+    """
     found = {
         name: np.max([our_likelihoods(data, lr, max(epochs), kind) for lr in RATES], 0).tolist()
         for name, kind in KINDS.items()
     }
     theirs = [
-        [as_rbm(sklearn_machine(10, lr=lr, epochs=n).fit(data.numpy())) for lr in RATES] for n in epochs
+        [as_rbm(sklearn_machine(10, lr=lr, epochs=n).fit(data.numpy())) for lr in RATES]
+        for n in epochs
     ]
     found["scikit-learn"] = [
         max(float(r.log_likelihood(data.double()).mean()) for r in tried) for tried in theirs
@@ -86,12 +95,15 @@ def best_likelihoods(data: torch.Tensor, epochs: list[int]) -> dict[str, list[fl
 
 
 def exact(expression: str, threads: int) -> tuple[float, float, float]:
-    """Return seconds, processor seconds and the peak MiB (with torch itself) of one exact sum in a fresh process."""
+    """Return seconds, processor seconds and the peak MiB (with torch itself) of one exact sum in a
+    fresh process.
+    """
     code = (
         "import time, torch, resource; from natcompanion.boltzmann import RBM; "
         f"torch.set_num_threads({threads}); g = torch.Generator().manual_seed(0); "
         f"wall, used = time.perf_counter(), time.process_time(); {expression}; "
-        "print(time.perf_counter() - wall, time.process_time() - used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "print(time.perf_counter() - wall, time.process_time() - used, "
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     wall, used, size = map(float, done.stdout.split())
@@ -110,7 +122,10 @@ def main() -> None:
     with threadpool_limits(arguments.threads):
         found = seconds_per_epoch(data, 64, arguments.repeats)
         print(
-            f"epoch of 5,000 digits, 784 x 64, batch 100, {arguments.threads} threads, {arguments.repeats} repeats"
+            (
+                f"epoch of 5,000 digits, 784 x 64, batch 100, {arguments.threads} threads, "
+                f"{arguments.repeats} repeats"
+            )
         )
         theirs = found["scikit-learn"]
         for name, ours in found.items():
@@ -124,15 +139,26 @@ def main() -> None:
         for epochs, goal in zip(arguments.epochs, likelihoods["scikit-learn"], strict=True):
             print(f"  scikit-learn, {epochs} epochs: {goal:.1f}")
             for name in KINDS:
-                first = next((n for n, value in enumerate(likelihoods[name], 1) if value >= goal), None)
+                first = next(
+                    (n for n, value in enumerate(likelihoods[name], 1) if value >= goal), None
+                )
                 share = statistics.median(found[name]) / statistics.median(theirs)
                 told = (
-                    f"after {first}, in {first / epochs * share:.2f} of its time" if first else "not reached"
+                    f"after {first}, in {first / epochs * share:.2f} of its time"
+                    if first
+                    else "not reached"
                 )
-                print(f"    {name}: {likelihoods[name][epochs - 1]:.1f} after as many; as high {told}")
+                print(
+                    f"    {name}: {likelihoods[name][epochs - 1]:.1f} after as many; as high {told}"
+                )
     for name, expression in EXACT.items():
         seconds, used, size = exact(expression, arguments.threads)
-        print(f"{name}: {seconds:.2f} s ({used:.2f} s of processor time), peak {size:.0f} MiB with torch")
+        print(
+            (
+                f"{name}: {seconds:.2f} s ({used:.2f} s of processor time), peak {size:.0f} MiB "
+                "with torch"
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Time an iteration of RNGD beside SGD, Adam, batch normalization, and the K-FAC of curvlinops, in one run.
+"""Time an iteration of RNGD beside SGD, Adam, batch normalization, and the K-FAC of curvlinops, in
+one run.
 
     python benchmarks/rngd.py [--rounds 7] [--data digits|fashion] [--threads 1]
 
-The network is that of Figure 5, 784-64-64-64-10 with rectifiers, on batches of 100. An iteration takes a batch from
-the data by its indices, and makes zero_grad, forward, backward and step. A turn is ``period`` = 100 iterations, so
-that it holds one renewal of the inverse and all its statistics; the contestants take turns in every round. Ratios are
-to SGD in the same round; their median and the ratio of the least times are shown, in processor time and by the clock.
-Then each contestant trains 55,000 examples. K-FAC computes its factors once in 100 iterations, from that batch alone.
-It needs ``pip install curvlinops-for-pytorch`` and is left out otherwise.
+The network is that of Figure 5, 784-64-64-64-10 with rectifiers, on batches of 100. An iteration
+takes a batch from the data by its indices, and makes zero_grad, forward, backward and step. A turn
+is ``period`` = 100 iterations, so that it holds one renewal of the inverse and all its statistics;
+the contestants take turns in every round. Ratios are to SGD in the same round; their median and the
+ratio of the least times are shown, in processor time and by the clock. Then each contestant trains
+55,000 examples. K-FAC computes its factors once in 100 iterations, from that batch alone. It needs
+``pip install curvlinops-for-pytorch`` and is left out otherwise.
 """
 
 import argparse
@@ -27,7 +29,9 @@ PERIOD, BATCH = 100, 100
 
 
 class KFAC:
-    """Gradient descent preconditioned by curvlinops' K-FAC, whose factors are renewed every ``PERIOD`` steps."""
+    """Gradient descent preconditioned by curvlinops' K-FAC, whose factors are renewed every
+    ``PERIOD`` steps.
+    """
 
     def __init__(self, model: nn.Module, lr: float, damping: float) -> None:
         self.model, self.lr, self.damping, self.steps = model, lr, damping, 0
@@ -42,16 +46,24 @@ class KFAC:
         if self.steps % PERIOD == 0:
             gradients = [p.grad for p in self.parameters]
             factors = curvlinops.KFACLinearOperator(
-                self.model, nn.CrossEntropyLoss(), self.parameters, [(x, t)],
-                check_deterministic=False, separate_weight_and_bias=False,
-            )  # fmt: skip
+                self.model,
+                nn.CrossEntropyLoss(),
+                self.parameters,
+                [(x, t)],
+                check_deterministic=False,
+                separate_weight_and_bias=False,
+            )
             factors.compute_kronecker_factors()
-            self.inverse = curvlinops.KFACInverseLinearOperator(factors, damping=(self.damping, self.damping))
+            self.inverse = curvlinops.KFACInverseLinearOperator(
+                factors, damping=(self.damping, self.damping)
+            )
             for p, g in zip(self.parameters, gradients, strict=True):
                 p.grad = g
         self.steps += 1
         with torch.no_grad():
-            for p, d in zip(self.parameters, self.inverse @ [p.grad for p in self.parameters], strict=True):
+            for p, d in zip(
+                self.parameters, self.inverse @ [p.grad for p in self.parameters], strict=True
+            ):
                 p.sub_(d, alpha=self.lr)
 
 
@@ -60,10 +72,14 @@ class Contestant:
 
     def __init__(self, name: str, make: Callable, normalization: str = "") -> None:
         self.name, self.processor, self.clock = name, [], []
-        self.model = training.network((784, 64, 64, 64, 10), normalization, torch.Generator().manual_seed(0))
+        self.model = training.network(
+            (784, 64, 64, 64, 10), normalization, torch.Generator().manual_seed(0)
+        )
         self.optimizer = make(self.model)
 
-    def turn(self, x: torch.Tensor, t: torch.Tensor, generator: torch.Generator, steps: int) -> float:
+    def turn(
+        self, x: torch.Tensor, t: torch.Tensor, generator: torch.Generator, steps: int
+    ) -> float:
         """Make so many iterations and return the last loss."""
         batches = training.batches(len(x), BATCH, generator)
         for _, index in zip(range(steps), batches, strict=False):
@@ -74,7 +90,9 @@ class Contestant:
             self.optimizer.step(a, b) if isinstance(self.optimizer, KFAC) else self.optimizer.step()
         return float(loss.detach())
 
-    def timed_turn(self, x: torch.Tensor, t: torch.Tensor, generator: torch.Generator, steps: int) -> float:
+    def timed_turn(
+        self, x: torch.Tensor, t: torch.Tensor, generator: torch.Generator, steps: int
+    ) -> float:
         """Note the times of so many iterations, per iteration."""
         processor, clock = time.process_time(), time.perf_counter()
         loss = self.turn(x, t, generator, steps)
@@ -103,7 +121,12 @@ def contestants(x: torch.Tensor) -> list[Contestant]:
 
 def table(found: list[Contestant]) -> None:
     """Print times and ratios to the first contestant."""
-    print(f"{'':20} {'ms / iteration':>15} {'median ratio':>13} {'least ratio':>12} {'clock, median':>14}")
+    print(
+        (
+            f"{'':20} {'ms / iteration':>15} {'median ratio':>13} {'least ratio':>12} "
+            f"{'clock, median':>14}"
+        )
+    )
     base = found[0]
     for one in found:
         ratio = statistics.median(a / b for a, b in zip(one.processor, base.processor, strict=True))
@@ -127,7 +150,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     split = training.load(options.data, 0)
     live = int((split.x.max(0).values > 0).sum())
-    print(f"torch {torch.__version__}, {options.threads} thread(s), {options.data}: {len(split.x)} images, {live} pixels not always 0")
+    print(
+        (
+            f"torch {torch.__version__}, {options.threads} thread(s), {options.data}: "
+            f"{len(split.x)} images, {live} pixels not always 0"
+        )
+    )
     found = contestants(split.x[:5000])
     generator = torch.Generator().manual_seed(1)
     for one in found:
@@ -139,7 +167,12 @@ def main() -> None:
     print("\nAn epoch of 55,000 examples, seconds of processor time and by the clock:")
     for one in found:
         loss = one.timed_turn(split.x, split.t, generator, 550)
-        print(f"{one.name:20} {550 * one.processor[-1]:8.2f} {550 * one.clock[-1]:8.2f}   last loss {loss:.2g}")
+        print(
+            (
+                f"{one.name:20} {550 * one.processor[-1]:8.2f} {550 * one.clock[-1]:8.2f}   "
+                f"last loss {loss:.2g}"
+            )
+        )
 
 
 if __name__ == "__main__":

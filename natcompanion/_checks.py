@@ -1,4 +1,6 @@
-"""Validation in one place: each helper returns its argument or raises a ValueError that says what to do."""
+"""Validation in one place: each helper returns its argument or raises a ValueError that says what
+to do.
+"""
 
 import math
 from numbers import Real
@@ -24,7 +26,10 @@ def floating(x: torch.Tensor, name: str) -> torch.Tensor:
     bad = int((~torch.isfinite(x)).sum())
     if bad:
         raise ValueError(
-            f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; remove them"
+            (
+                f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; "
+                "remove them"
+            )
         )
     return x
 
@@ -49,9 +54,12 @@ def symmetric(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return the symmetrized ``x`` if it is square and symmetric up to rounding."""
     square(x, name)
     gap, scale = float((x - x.mT).detach().abs().max()), float(x.detach().abs().max())
-    if gap > 100 * torch.finfo(x.dtype).eps * max(scale, torch.finfo(x.dtype).tiny) * math.sqrt(len(x)):
+    if gap > 100 * torch.finfo(x.dtype).eps * max(scale, torch.finfo(x.dtype).tiny) * math.sqrt(
+        len(x)
+    ):
         raise ValueError(
-            f"{name}: expected a symmetric matrix, got one that differs from its transpose by {gap:.3g} "
+            f"{name}: expected a symmetric matrix, got one that differs from its transpose "
+            f"by {gap:.3g} "
             f"(largest entry {scale:.3g}); use (A + A.T) / 2 if that is rounding"
         )
     return (x + x.mT) / 2
@@ -96,22 +104,34 @@ def whole(value: int, name: str, low: int = 1, high: int | None = None) -> int:
 
 
 def entries(state_dict: dict, names: set[str], kind: str) -> None:
-    """Refuse a state that lacks some of these entries: it is not one of this ``kind`` of optimizer."""
+    """Refuse a state that lacks some of these entries: it is not one of this ``kind`` of
+    optimizer.
+    """
     if not names <= set(state_dict):
-        raise ValueError(f"state_dict: expected one of {kind}, got one with the entries {list(state_dict)}")
+        raise ValueError(
+            f"state_dict: expected one of {kind}, got one with the entries {list(state_dict)}"
+        )
 
 
-def semidefinite_eigh(a: torch.Tensor, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ascending eigenvalues and eigenvectors of a symmetric matrix; negative rounding becomes 0.
+def semidefinite_eigh(
+    a: torch.Tensor, name: str, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ascending eigenvalues and eigenvectors of a symmetric matrix; negative rounding
+    becomes 0.
 
     ``dtype`` is the precision the matrix came in, float32 at best: a negative eigenvalue beyond
     ``len(a) * finfo(dtype).eps`` times the largest modulus is refused.
     """
     values, vectors = torch.linalg.eigh(a)
-    slack = len(a) * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) * float(values.abs().max())
+    slack = (
+        len(a)
+        * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+        * float(values.abs().max())
+    )
     if float(values[0]) < -slack:
         raise ValueError(
-            f"{name}: expected a positive semi-definite matrix, got the eigenvalue {float(values[0]):.3g} "
+            f"{name}: expected a positive semi-definite matrix, got the eigenvalue "
+            f"{float(values[0]):.3g} "
             f"(largest {float(values[-1]):.3g}); check its sign and how it was estimated"
         )
     return values.clamp(min=0), vectors

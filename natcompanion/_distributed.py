@@ -1,4 +1,6 @@
-"""The one place where processes talk: sums over all processes of ``torch.distributed``, if there are several."""
+"""The one place where processes talk: sums over all processes of ``torch.distributed``, if there
+are several.
+"""
 
 from collections.abc import Sequence
 
@@ -18,7 +20,9 @@ def rank() -> int:
 
 @torch.no_grad()
 def reduce_sum(tensors: Sequence[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over all processes, in place. Every process must call with the same shapes."""
+    """Replace each tensor by its sum over all processes, in place. Every process must call with the
+    same shapes.
+    """
     if world_size() == 1:
         return
     for group in _by_kind(tensors):

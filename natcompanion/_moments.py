@@ -1,4 +1,6 @@
-r"""Mean and covariance of what a layer is fed: accumulated in float64, merged over batches and processes."""
+r"""Mean and covariance of what a layer is fed: accumulated in float64, merged over batches and
+processes.
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +17,9 @@ def first(args: tuple, kwargs: dict) -> torch.Tensor:
 
 
 def rows(module: nn.Module, h: torch.Tensor) -> torch.Tensor:
-    """Return the input of a linear or convolutional layer as rows (n, features); pixels count as samples."""
+    """Return the input of a linear or convolutional layer as rows (n, features); pixels count as
+    samples.
+    """
     if getattr(module, "kernel_size", None) is None:
         return h.reshape(-1, h.shape[-1])
     return h.movedim(-3, -1).reshape(-1, h.shape[-3])
@@ -25,7 +29,8 @@ def rows(module: nn.Module, h: torch.Tensor) -> torch.Tensor:
 class Moments:
     r"""Count, mean and scatter :math:`\sum_i (h_i - \mu)(h_i - \mu)^\top` of samples, in float64.
 
-    Centred sums lose no digits on samples far from 0, and a constant feature has a variance of exactly 0.
+    Centred sums lose no digits on samples far from 0, and a constant feature has a variance of
+    exactly 0.
     """
 
     count: float
@@ -36,7 +41,12 @@ class Moments:
     def of(cls, samples: torch.Tensor) -> "Moments":
         """Return the moments of rows (n, d)."""
         if not len(samples):
-            raise ValueError(f"statistics: expected at least one example, got rows of shape {tuple(samples.shape)}")
+            raise ValueError(
+                (
+                    "statistics: expected at least one example, got rows of shape "
+                    f"{tuple(samples.shape)}"
+                )
+            )
         wide = samples.detach().to(torch.float64, copy=True)
         mean = wide.mean(0)
         return cls(float(len(wide)), mean, gram(wide.sub_(mean)))
@@ -47,7 +57,9 @@ class Moments:
         gap = other.mean - self.mean
         between = torch.outer(gap, gap) * (own * other.count / total)
         return Moments(
-            total, self.mean + gap * (other.count / total), decay * self.scatter + other.scatter + between
+            total,
+            self.mean + gap * (other.count / total),
+            decay * self.scatter + other.scatter + between,
         )
 
     def reduced(self) -> "Moments":
@@ -79,7 +91,9 @@ class Moments:
 
 
 def gram(x: torch.Tensor, blocks: int = 8) -> torch.Tensor:
-    """Return ``x.mT @ x``; of wide matrices only the upper blocks of columns are multiplied, and then mirrored."""
+    """Return ``x.mT @ x``; of wide matrices only the upper blocks of columns are multiplied, and
+    then mirrored.
+    """
     d = x.shape[1]
     if d < 256:
         return x.mT @ x
@@ -91,11 +105,15 @@ def gram(x: torch.Tensor, blocks: int = 8) -> torch.Tensor:
     return out
 
 
-def damped_inverse(sigma: torch.Tensor, eps: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    r"""Return :math:`(\Sigma + \epsilon I)^{-1}` of a positive semi-definite float64 matrix, for ``eps`` > 0.
+def damped_inverse(
+    sigma: torch.Tensor, eps: float, dtype: torch.dtype = torch.float64
+) -> torch.Tensor:
+    r"""Return :math:`(\Sigma + \epsilon I)^{-1}` of a positive semi-definite float64 matrix, for
+    ``eps`` > 0.
 
-    By a Cholesky factor; if rounding has made the matrix indefinite, by its eigenvalues with the negative ones
-    set to 0. The factor is inverted in ``dtype`` if its condition, the root of that of the matrix, leaves digits.
+    By a Cholesky factor; if rounding has made the matrix indefinite, by its eigenvalues with the
+    negative ones set to 0. The factor is inverted in ``dtype`` if its condition, the root of that
+    of the matrix, leaves digits.
     """
     shifted = sigma.clone()
     shifted.diagonal().add_(eps)

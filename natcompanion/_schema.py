@@ -10,7 +10,9 @@ SEVERITIES = ("misprint", "ambiguous", "wrong", "garbled")
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper of the book; ``equations`` is the number of its numbered ones, once the ledger holds them all."""
+    """A paper of the book; ``equations`` is the number of its numbered ones, once the ledger holds
+    them all.
+    """
 
     title: str
     authors: str
@@ -19,10 +21,16 @@ class Paper:
 
 
 PAPERS = {
-    "whitening": Paper("The Natural Gradient by Analogy to Signal Whitening", "Sohl-Dickstein", "2012", 45),
-    "revisiting": Paper("Revisiting Natural Gradient for Deep Networks", "Pascanu and Bengio", "2013", 30),
+    "whitening": Paper(
+        "The Natural Gradient by Analogy to Signal Whitening", "Sohl-Dickstein", "2012", 45
+    ),
+    "revisiting": Paper(
+        "Revisiting Natural Gradient for Deep Networks", "Pascanu and Bengio", "2013", 30
+    ),
     "prong": Paper("Natural Neural Networks", "Desjardins et al.", "2015", 10),
-    "rfim": Paper("Relative Natural Gradient for Learning Large Complex Models", "Sun and Nielsen", "2016", 81),
+    "rfim": Paper(
+        "Relative Natural Gradient for Learning Large Complex Models", "Sun and Nielsen", "2016", 81
+    ),
     "boltzmann": Paper("Natural Boltzmann Machines", "Millea", "undated", 4),
 }
 
@@ -40,7 +48,9 @@ def _text(entry: object, *names: str, optional: bool = False) -> None:
     for name in names:
         value = getattr(entry, name)
         if not (isinstance(value, str) and value.strip()) and not (optional and value is None):
-            raise LedgerError(f"{name}: expected some text{' or null' if optional else ''}, got {value!r}")
+            raise LedgerError(
+                f"{name}: expected some text{' or null' if optional else ''}, got {value!r}"
+            )
 
 
 def _node(entry: object, name: str, optional: bool = False) -> None:
@@ -48,7 +58,9 @@ def _node(entry: object, name: str, optional: bool = False) -> None:
     if value is None and optional:
         return
     if not (isinstance(value, str) and re.fullmatch(r"tests/[\w/]+\.py::\S.*", value)):
-        raise LedgerError(f"{name}: expected a pytest node id such as tests/test_x.py::test_y, got {value!r}")
+        raise LedgerError(
+            f"{name}: expected a pytest node id such as tests/test_x.py::test_y, got {value!r}"
+        )
 
 
 def _absent(entry: object, reason: str, *names: str) -> None:
@@ -60,9 +72,9 @@ def _absent(entry: object, reason: str, *names: str) -> None:
 class Claim:
     """A claim of a paper and how it is settled: by a stored experiment, by a test, or not at all.
 
-    With ``experiment`` (``name.preset``), ``measure`` and ``criterion`` give the verdict. With ``test``, the test
-    asserts what ``verdict`` says. With neither, the verdict is ``not testable here``. A claim that is not
-    ``reproduced`` has a ``note`` that says why.
+    With ``experiment`` (``name.preset``), ``measure`` and ``criterion`` give the verdict. With
+    ``test``, the test asserts what ``verdict`` says. With neither, the verdict is ``not testable
+    here``. A claim that is not ``reproduced`` has a ``note`` that says why.
     """
 
     id: str
@@ -85,7 +97,9 @@ class Claim:
         _text(self, "experiment", "measure", "unit", "note", optional=True)
         _node(self, "test", optional=True)
         if not re.fullmatch(rf"{self.paper}-[a-z0-9-]+", self.id):
-            raise LedgerError(f"id: expected {self.paper}-… in lower case with hyphens, got {self.id!r}")
+            raise LedgerError(
+                f"id: expected {self.paper}-… in lower case with hyphens, got {self.id!r}"
+            )
         if self.verdict != "reproduced" and not self.note:
             raise LedgerError(f"note: expected the reason, because the verdict is {self.verdict!r}")
         self._check_evidence()
@@ -94,7 +108,9 @@ class Claim:
         if self.experiment is None:
             _absent(self, "there is no experiment", "measure", "criterion", "unit")
             if (self.test is None) != (self.verdict == "not testable here"):
-                raise LedgerError("expected an experiment or a test, or else the verdict 'not testable here'")
+                raise LedgerError(
+                    "expected an experiment or a test, or else the verdict 'not testable here'"
+                )
             return
         _absent(self, "there is an experiment", "test")
         _text(self, "measure")
@@ -103,8 +119,14 @@ class Claim:
         if not re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", self.experiment):
             raise LedgerError(f"experiment: expected name.preset, got {self.experiment!r}")
         rules = self.criterion
-        if not isinstance(rules, dict) or "reproduced" not in rules or set(rules) - {"reproduced", "partly"}:
-            raise LedgerError(f"criterion: expected the keys reproduced and perhaps partly, got {rules!r}")
+        if (
+            not isinstance(rules, dict)
+            or "reproduced" not in rules
+            or set(rules) - {"reproduced", "partly"}
+        ):
+            raise LedgerError(
+                f"criterion: expected the keys reproduced and perhaps partly, got {rules!r}"
+            )
         if bad := [rule for rule in rules.values() if not isinstance(rule, str)]:
             raise LedgerError(f"criterion: expected expressions as text, got {bad[0]!r}")
 
@@ -113,7 +135,8 @@ class Claim:
 class Equation:
     """A numbered equation, the function that computes it and the test that binds them.
 
-    ``function`` and ``test`` may be null for a ``definition`` only. ``correction`` says what is corrected.
+    ``function`` and ``test`` may be null for a ``definition`` only. ``correction`` says what is
+    corrected.
     """
 
     paper: str
@@ -133,11 +156,17 @@ class Equation:
         if isinstance(self.number, bool) or not isinstance(self.number, (int, str)):
             raise LedgerError(f"number: expected a number or a label, got {self.number!r}")
         if self.function is None and self.status != "definition":
-            raise LedgerError(f"function: expected natcompanion.…, because the status is {self.status!r}")
+            raise LedgerError(
+                f"function: expected natcompanion.…, because the status is {self.status!r}"
+            )
         if self.function is not None and not re.fullmatch(r"natcompanion(\.\w+)+", self.function):
-            raise LedgerError(f"function: expected a dotted path natcompanion.…, got {self.function!r}")
+            raise LedgerError(
+                f"function: expected a dotted path natcompanion.…, got {self.function!r}"
+            )
         if (self.status == "verified with correction") != (self.correction is not None):
-            raise LedgerError("correction: expected for the status 'verified with correction', and only there")
+            raise LedgerError(
+                "correction: expected for the status 'verified with correction', and only there"
+            )
 
     @property
     def id(self) -> str:

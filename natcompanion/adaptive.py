@@ -16,11 +16,16 @@ class Divergence(ArithmeticError):
 
 
 def relative_gradient(
-    y: torch.Tensor, rate: float, nonlinearity: Nonlinearity | None = None, *, normalized: bool = True
+    y: torch.Tensor,
+    rate: float,
+    nonlinearity: Nonlinearity | None = None,
+    *,
+    normalized: bool = True,
 ) -> torch.Tensor:
     r"""Return the mean relative gradient of the serial update, (d, d).
 
-    .. math:: H = \frac{y y^T - I}{1 + \lambda\, y^T y} + \frac{g(y) y^T - y g(y)^T}{1 + \lambda\, |y^T g(y)|}
+    .. math:: H = \frac{y y^T - I}{1 + \lambda\, y^T y} + \frac{g(y) y^T - y g(y)^T}{1 + \lambda\,
+    |y^T g(y)|}
 
     The first, symmetric part whitens; the second, skew part rotates towards independence.
 
@@ -54,7 +59,8 @@ def relative_gradient(
 class EASI:
     r"""Equivariant adaptive whitening and separation: B <- B - lambda H B for y = B x.
 
-    Seen in y, the path does not depend on how the signals were mixed (equivariance), as long as ``eps`` is 0.
+    Seen in y, the path does not depend on how the signals were mixed (equivariance), as long as
+    ``eps`` is 0.
 
     Parameters
     ----------
@@ -63,12 +69,15 @@ class EASI:
     rate
         lambda.
     nonlinearity
-        g of the skew part, such as ``torch.tanh``; None whitens only. The sign of g decides which sources separate.
+        g of the skew part, such as ``torch.tanh``; None whitens only. The sign of g decides which
+        sources separate.
     normalized
         Divide by the sizes of y: bounded steps for any input. The plain form (False) diverges for
-        ``rate * y.y > 2``, and is exact on average where the normalized one is biased by its weights.
+        ``rate * y.y > 2``, and is exact on average where the normalized one is biased by its
+        weights.
     eps
-        Ridge: adds ``eps B B^T`` to the outer product, which keeps signals that never change finite.
+        Ridge: adds ``eps B B^T`` to the outer product, which keeps signals that never change
+        finite.
     start
         First B (d, d), which is copied; by default the identity.
     dtype
@@ -77,7 +86,8 @@ class EASI:
     Attributes
     ----------
     B
-        The whitening matrix, (d, d), with ``B C B^T`` near the identity: determined up to a rotation.
+        The whitening matrix, (d, d), with ``B C B^T`` near the identity: determined up to a
+        rotation.
 
     Notes
     -----
@@ -97,7 +107,11 @@ class EASI:
     ):
         self.rate, self.eps = _checks.positive(rate, "rate"), _checks.non_negative(eps, "eps")
         self.nonlinearity, self.normalized = nonlinearity, normalized
-        start = torch.eye(_checks.whole(dim, "dim")) if start is None else _checks.square(start, "start")
+        start = (
+            torch.eye(_checks.whole(dim, "dim"))
+            if start is None
+            else _checks.square(start, "start")
+        )
         self.B = start.detach().to(dtype, copy=True)
         if len(self.B) != dim:
             raise ValueError(f"start: expected shape ({dim}, {dim}), got {tuple(self.B.shape)}")
@@ -110,7 +124,8 @@ class EASI:
         return x.to(self.B.dtype) @ self.B.mT
 
     def update(self, batch: torch.Tensor) -> torch.Tensor:
-        """Do one step with the mean relative gradient of the rows of ``batch`` (n, d) and return y (n, d).
+        """Do one step with the mean relative gradient of the rows of ``batch`` (n, d) and return y
+        (n, d).
 
         Raises
         ------
@@ -121,13 +136,19 @@ class EASI:
         H = relative_gradient(y, self.rate, self.nonlinearity, normalized=self.normalized)
         if self.eps:
             ridge = self.eps * self.B @ self.B.mT
-            H = H + (ridge / (1 + self.rate * float(ridge.diagonal().sum())) if self.normalized else ridge)
+            H = H + (
+                ridge / (1 + self.rate * float(ridge.diagonal().sum()))
+                if self.normalized
+                else ridge
+            )
         B = self.B - self.rate * H @ self.B
         largest = float(B.abs().max())
         if not largest < _RUNAWAY:
             raise Divergence(
-                f"EASI has diverged: the largest entry of B would be {largest:.3g} at rate {self.rate:.3g} "
-                f"(largest y.y of the batch {float((y * y).sum(1).max()):.3g}); lower the rate, use normalized=True, "
+                f"EASI has diverged: the largest entry of B would be {largest:.3g} at rate "
+                f"{self.rate:.3g} "
+                f"(largest y.y of the batch {float((y * y).sum(1).max()):.3g}); lower the "
+                "rate, use normalized=True, "
                 "or set eps > 0 if a signal never changes"
             )
         self.B = B
@@ -135,7 +156,8 @@ class EASI:
 
 
 def potter_update(S: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
-    r"""Return the root S' of the inverse covariance after one sample: if S S^T = C^-1 then S' S'^T = C'^-1.
+    r"""Return the root S' of the inverse covariance after one sample: if S S^T = C^-1 then S' S'^T
+    = C'^-1.
 
     .. math:: C' = \rho\, C + (1 - \rho)\, x x^T
 
@@ -172,14 +194,17 @@ def _forgetting(rho: float) -> None:
 
 
 def projection(k: int, d: int, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Return a Gaussian projection R (k, d) with E[R^T R] = I (Johnson and Lindenstrauss), double precision."""
+    """Return a Gaussian projection R (k, d) with E[R^T R] = I (Johnson and Lindenstrauss), double
+    precision.
+    """
     if k < 1 or d < 1:
         raise ValueError(f"projection: expected k >= 1 and d >= 1, got {k} and {d}")
     return torch.randn(k, d, generator=generator, dtype=torch.float64) / k**0.5
 
 
 def projected_covariance(C: torch.Tensor, R: torch.Tensor) -> torch.Tensor:
-    r"""Return R^T (R C R^T) R, the covariance seen through projected features, back in d dimensions.
+    r"""Return R^T (R C R^T) R, the covariance seen through projected features, back in d
+    dimensions.
 
     Its mean is biased:
 
@@ -197,15 +222,21 @@ def projected_covariance(C: torch.Tensor, R: torch.Tensor) -> torch.Tensor:
 
 
 def debiased_projected_covariance(C: torch.Tensor, R: torch.Tensor) -> torch.Tensor:
-    """Return `projected_covariance` with its bias removed, (d, d); unbiased, and noisier than C is large."""
+    """Return `projected_covariance` with its bias removed, (d, d); unbiased, and noisier than C is
+    large.
+    """
     B = projected_covariance(C, R)
     k, d = R.shape
     trace = B.trace() / (1 + (d + 1) / k)
     return (B - trace / k * torch.eye(d, dtype=B.dtype, device=B.device)) / (1 + 1 / k)
 
 
-def sketched_covariance(x: torch.Tensor, k: int, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Return the covariance (divisor 1/n) of ``x`` (n, d) from k random mixtures of its rows, (d, d), unbiased."""
+def sketched_covariance(
+    x: torch.Tensor, k: int, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Return the covariance (divisor 1/n) of ``x`` (n, d) from k random mixtures of its rows, (d,
+    d), unbiased.
+    """
     centred = _checks.matrix(x, "x") - x.mean(0)
     mixed = projection(k, len(x), generator=generator).to(x.dtype) @ centred
     return mixed.mT @ mixed / len(x)
@@ -223,7 +254,8 @@ def sketch_error(C: torch.Tensor, k: int) -> float:
 def projected_squared_norm(
     v: torch.Tensor, h: torch.Tensor, k: int, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    r"""Return an unbiased estimate of the squared norm of cov(v, h) from k random directions, without the matrix.
+    r"""Return an unbiased estimate of the squared norm of cov(v, h) from k random directions,
+    without the matrix.
 
     .. math:: \|C\|_F^2 = E\,\|C r\|^2, \qquad r \sim N(0, I)
 

@@ -1,15 +1,17 @@
 r"""Levenberg-Marquardt: let the damping follow how well a step was predicted.
 
-The reduction ratio divides the decrease that a step brought by the decrease that was predicted. Two predictions are in
-use, and with the same thresholds they decide differently:
+The reduction ratio divides the decrease that a step brought by the decrease that was predicted. Two
+predictions are in use, and with the same thresholds they decide differently:
 
-* revisiting Eq. 29 and 30 predict by the slope alone. On an exact quadratic, with ``d = -lr A^-1 g``, the ratio is
-  ``1 - lr / 2``: at ``lr = 1`` a perfect model scores 1/2, and at small ``lr`` everything scores about 1.
-* Martens (2010) predicts by slope and curvature. On an exact quadratic the ratio is 1 at any ``lr``. The predicted
-  decrease changes sign at ``lr = 2``.
+* revisiting Eq. 29 and 30 predict by the slope alone. On an exact quadratic, with ``d = -lr A^-1
+  g``, the ratio is ``1 - lr / 2``: at ``lr = 1`` a perfect model scores 1/2, and at small ``lr``
+  everything scores about 1.
+* Martens (2010) predicts by slope and curvature. On an exact quadratic the ratio is 1 at any
+  ``lr``. The predicted decrease changes sign at ``lr = 2``.
 
-Near a minimum both decreases fall below the rounding of the loss, and their quotient means nothing. Told the
-rounding, the ratio then tends to 1; else the damping would rise until no step changes the loss, and stay there.
+Near a minimum both decreases fall below the rounding of the loss, and their quotient means nothing.
+Told the rounding, the ratio then tends to 1; else the damping would rise until no step changes the
+loss, and stay there.
 """
 
 import math
@@ -31,12 +33,17 @@ __all__ = [
 
 
 def linear_decrease(step: torch.Tensor, gradient: torch.Tensor) -> float:
-    r"""Return the decrease :math:`-g^T d` that the slope predicts for the step d. Source: revisiting Eq. 29."""
+    r"""Return the decrease :math:`-g^T d` that the slope predicts for the step d. Source:
+    revisiting Eq. 29.
+    """
     return -float(gradient @ step)
 
 
-def quadratic_decrease(step: torch.Tensor, gradient: torch.Tensor, metric_step: torch.Tensor) -> float:
-    r"""Return the decrease :math:`-g^T d - \tfrac12 d^T G d` of the quadratic model, given d, g and the product G d.
+def quadratic_decrease(
+    step: torch.Tensor, gradient: torch.Tensor, metric_step: torch.Tensor
+) -> float:
+    r"""Return the decrease :math:`-g^T d - \tfrac12 d^T G d` of the quadratic model, given d, g and
+    the product G d.
 
     Source: Martens (2010), Section 4.1; compare revisiting Eq. 30.
     """
@@ -44,29 +51,33 @@ def quadratic_decrease(step: torch.Tensor, gradient: torch.Tensor, metric_step: 
 
 
 def reduction_ratio(before: float, after: float, predicted: float, *, eps: float = 0.0) -> float:
-    r"""Return the decrease of the loss divided by the ``predicted`` one, both as far as rounding shows them.
+    r"""Return the decrease of the loss divided by the ``predicted`` one, both as far as rounding
+    shows them.
 
     .. math:: \rho = \frac{\text{before} - \text{after} + \delta}{\text{predicted} + \delta}, \qquad
               \delta = 10 \, \text{eps} \, \max(|\text{before}|, |\text{after}|)
 
     ``predicted`` is positive for a step that should lower the loss (see :func:`linear_decrease` and
     :func:`quadratic_decrease`). ``eps`` is that of the numbers the loss was computed with, such as
-    ``torch.finfo(torch.float32).eps``; with 0 the ratio is taken as it is. The result is NaN if any number is
-    not finite or nothing was predicted.
+    ``torch.finfo(torch.float32).eps``; with 0 the ratio is taken as it is. The result is NaN if any
+    number is not finite or nothing was predicted.
 
-    Source: revisiting Eq. 30, with numerator and denominator multiplied by -1; the rounding as in Conn, Gould
-    and Toint (2000), Section 17.4.2.
+    Source: revisiting Eq. 30, with numerator and denominator multiplied by -1; the rounding as in
+    Conn, Gould and Toint (2000), Section 17.4.2.
     """
     before, after, predicted = float(before), float(after), float(predicted)
     slack = 10 * eps * max(abs(before), abs(after))
-    if 0 in (predicted, predicted + slack) or not all(map(math.isfinite, (before, after, predicted))):
+    if 0 in (predicted, predicted + slack) or not all(
+        map(math.isfinite, (before, after, predicted))
+    ):
         return math.nan
     return (before - after + slack) / (predicted + slack)
 
 
 @dataclass
 class LevenbergMarquardt:
-    """A damping that falls after steps that were predicted well and rises after steps that were not.
+    """A damping that falls after steps that were predicted well and rises after steps that were
+    not.
 
     Parameters
     ----------
@@ -99,16 +110,23 @@ class LevenbergMarquardt:
         for name in ("damping", "minimum", "maximum", "increase", "decrease"):
             _checks.positive(getattr(self, name), name)
         if not self.minimum <= self.damping <= self.maximum:
-            raise ValueError(f"damping: expected {self.minimum} to {self.maximum}, got {self.damping}")
+            raise ValueError(
+                f"damping: expected {self.minimum} to {self.maximum}, got {self.damping}"
+            )
         if not self.low < self.high:
             raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
         if not self.decrease <= 1 <= self.increase:
             raise ValueError(
-                f"decrease, increase: expected decrease <= 1 <= increase, got {self.decrease}, {self.increase}"
+                (
+                    "decrease, increase: expected decrease <= 1 <= increase, got "
+                    f"{self.decrease}, {self.increase}"
+                )
             )
 
     def update(self, rho: float) -> float:
-        """Adapt the damping to a reduction ratio and return it; NaN counts as a step that failed."""
+        """Adapt the damping to a reduction ratio and return it; NaN counts as a step that
+        failed.
+        """
         if not rho >= self.low:
             self.damping = min(self.damping * self.increase, self.maximum)
         elif rho > self.high:
@@ -118,7 +136,9 @@ class LevenbergMarquardt:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a step: whether it was kept, the loss it led to (NaN included), and its reduction ratio."""
+    """What came of a step: whether it was kept, the loss it led to (NaN included), and its
+    reduction ratio.
+    """
 
     accepted: bool
     after: float
@@ -133,11 +153,12 @@ def try_step(
     before: float,
     predicted: float,
 ) -> Trial:
-    """Add ``step`` (P,) to the parameters and keep it if the loss is finite and not above ``before``.
+    """Add ``step`` (P,) to the parameters and keep it if the loss is finite and not above
+    ``before``.
 
-    A rejected step leaves every parameter as it was, to the last bit. A step that is not finite, or that predicts no
-    decrease, is rejected without being tried: at an exact minimum nothing moves. The reduction ratio allows for the
-    rounding of the parameters' dtype.
+    A rejected step leaves every parameter as it was, to the last bit. A step that is not finite, or
+    that predicts no decrease, is rejected without being tried: at an exact minimum nothing moves.
+    The reduction ratio allows for the rounding of the parameters' dtype.
     """
     parameters = list(parameters)
     if not (math.isfinite(predicted) and predicted > 0 and bool(torch.isfinite(step).all())):

@@ -6,9 +6,9 @@ Each likelihood knows, with respect to ``r`` of shape (n, o):
 * the KL divergence between two outputs;
 * its Fisher matrix, as a product with a vector and as a root ``S`` with ``S @ S.mT`` equal to it.
 
-Everything is computed from ``r``, never by dividing by the output, so that confident outputs stay finite.
-The scale is that of :math:`\\mathrm{KL}(p_r \\| p_{r+\\delta}) \\approx \\tfrac12 \\delta^T F \\delta`.
-Half-precision inputs are computed in float32 and cast back.
+Everything is computed from ``r``, never by dividing by the output, so that confident outputs stay
+finite. The scale is that of :math:`\\mathrm{KL}(p_r \\| p_{r+\\delta}) \\approx \\tfrac12 \\delta^T
+F \\delta`. Half-precision inputs are computed in float32 and cast back.
 """
 
 import math
@@ -36,7 +36,9 @@ class Likelihood(Protocol):
 
     def fisher_root(self, r: torch.Tensor) -> torch.Tensor: ...
 
-    def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor: ...
+    def sample(
+        self, r: torch.Tensor, *, generator: torch.Generator | None = None
+    ) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Gaussian:
 
     .. math:: p(t \mid r) = \prod_i \mathcal N(t_i \mid r_i, \beta^2), \qquad F = \beta^{-2} I.
 
-    Source: revisiting Eq. 23, 9 and 24. The paper prints :math:`\beta^2` where :math:`\beta^{-2}` is right.
+    Source: revisiting Eq. 23, 9 and 24. The paper prints :math:`\beta^2` where :math:`\beta^{-2}`
+    is right.
 
     Raises
     ------
@@ -77,11 +80,15 @@ class Gaussian:
 
     def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
         """Return S with ``S @ S.mT`` = F; (n, o, o)."""
-        return torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand(*r.shape, -1) / self.beta
+        return (
+            torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand(*r.shape, -1) / self.beta
+        )
 
     def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw one target per example; (n, o)."""
-        return r + self.beta * torch.randn(r.shape, dtype=r.dtype, device=r.device, generator=generator)
+        return r + self.beta * torch.randn(
+            r.shape, dtype=r.dtype, device=r.device, generator=generator
+        )
 
 
 @dataclass(frozen=True)
@@ -134,9 +141,11 @@ class Bernoulli:
 class Categorical:
     r"""One of ``o`` classes, with probabilities ``softmax(r)``.
 
-    .. math:: p(t \mid r) = y_t, \quad y = \operatorname{softmax}(r), \qquad F = \operatorname{diag}(y) - y y^T.
+    .. math:: p(t \mid r) = y_t, \quad y = \operatorname{softmax}(r), \qquad F =
+    \operatorname{diag}(y) - y y^T.
 
-    Targets are class numbers, an integer tensor of shape (n,). Source: revisiting Eq. 27, 19 and 28.
+    Targets are class numbers, an integer tensor of shape (n,). Source: revisiting Eq. 27, 19 and
+    28.
     """
 
     def mean(self, r: torch.Tensor) -> torch.Tensor:
@@ -146,15 +155,25 @@ class Categorical:
     def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         """Return ``-log p(t | r)``, the cross-entropy, per example; (n,)."""
         if not isinstance(t, torch.Tensor):
-            raise ValueError(f"t: expected class numbers, an integer tensor, got {type(t).__name__}")
-        if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.shape != r.shape[:-1]:
+            raise ValueError(
+                f"t: expected class numbers, an integer tensor, got {type(t).__name__}"
+            )
+        if (
+            t.is_floating_point()
+            or t.is_complex()
+            or t.dtype == torch.bool
+            or t.shape != r.shape[:-1]
+        ):
             raise ValueError(
                 f"t: expected class numbers, an integer tensor of shape {tuple(r.shape[:-1])}, "
                 f"got {t.dtype} of shape {tuple(t.shape)}"
             )
         if t.numel() and not bool(((t >= 0) & (t < r.shape[-1])).all()):
             raise ValueError(
-                f"t: expected class numbers from 0 to {r.shape[-1] - 1}, got {int(t.min())} to {int(t.max())}"
+                (
+                    f"t: expected class numbers from 0 to {r.shape[-1] - 1}, got {int(t.min())} "
+                    f"to {int(t.max())}"
+                )
             )
         return cross_entropy(_wide(r), t.long(), reduction="none").to(r.dtype)
 
@@ -171,11 +190,15 @@ class Categorical:
         return (y * (v - (y * v).sum(-1, keepdim=True))).to(u.dtype)
 
     def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
-        r"""Return S with ``S @ S.mT`` = F; (n, o, o): :math:`S_{ij} = (\delta_{ij} - y_i) \sqrt{y_j}`."""
+        r"""Return S with ``S @ S.mT`` = F; (n, o, o): :math:`S_{ij} = (\delta_{ij} - y_i)
+        \sqrt{y_j}`.
+        """
         y = torch.softmax(_wide(r), -1)
         eye = torch.eye(r.shape[-1], dtype=y.dtype, device=y.device)
         others = ((1 - eye) * y.unsqueeze(-2)).sum(-1)  # 1 - y, without cancellation
-        return ((torch.diag_embed(others) - y.unsqueeze(-1) * (1 - eye)) * y.sqrt().unsqueeze(-2)).to(r.dtype)
+        return (
+            (torch.diag_embed(others) - y.unsqueeze(-1) * (1 - eye)) * y.sqrt().unsqueeze(-2)
+        ).to(r.dtype)
 
     def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw one class number per example; (n,), int64."""
@@ -183,17 +206,20 @@ class Categorical:
 
 
 def _from_likeliest(u: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Measure ``u`` from its value at the largest ``y``: no digits cancel when a probability is near 0 or 1."""
+    """Measure ``u`` from its value at the largest ``y``: no digits cancel when a probability is
+    near 0 or 1.
+    """
     return u - u.gather(-1, y.argmax(-1, keepdim=True).expand(*u.shape[:-1], 1))
 
 
 def _kl(log_p: torch.Tensor, D: torch.Tensor) -> torch.Tensor:
-    r"""Return KL(p || q) over the last dimension, where q is p with its logits moved by D of mean zero under p.
+    r"""Return KL(p || q) over the last dimension, where q is p with its logits moved by D of mean
+    zero under p.
 
     .. math:: \mathrm{KL} = \log \mathrm E_p\, e^D = \log\big(1 + \mathrm E_p [e^D - 1 - D]\big)
 
-    The second form sums numbers that are not negative, so that small steps keep their digits; the first is for large
-    ones, where the second overflows.
+    The second form sums numbers that are not negative, so that small steps keep their digits; the
+    first is for large ones, where the second overflows.
     """
     near = torch.log1p((log_p.exp() * _exp_beyond_line(D.clamp(max=64))).sum(-1))
     far = torch.logsumexp(log_p + D, -1).clamp(min=0)

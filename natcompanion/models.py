@@ -13,7 +13,8 @@ class LinearGaussian:
 
     .. math:: q(x; \theta) = \mathcal N(x;\, M \theta,\, I)
 
-    The data distribution enters through its mean alone: wherever a method takes ``mean``, the data are
+    The data distribution enters through its mean alone: wherever a method takes ``mean``, the data
+    are
     :math:`\mathcal N(\mathrm{mean}, I)`. All methods accept parameters with leading batch
     dimensions (..., P).
 
@@ -38,7 +39,8 @@ class LinearGaussian:
     def log_prob(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return log q(x; theta) for ``x`` of shape (..., d) (whitening Eq. 1).
 
-        It works under ``torch.func.vmap`` and so does not look at the values of ``x``: NaN in, NaN out.
+        It works under ``torch.func.vmap`` and so does not look at the values of ``x``: NaN in, NaN
+        out.
         """
         gap = _width(x, "x", len(self.M)) - self._mean(theta)
         return -0.5 * gap.square().sum(-1) - 0.5 * gap.shape[-1] * math.log(2 * math.pi)
@@ -49,7 +51,9 @@ class LinearGaussian:
         return self.kl(theta, mean) + 0.5 * dim * (1 + math.log(2 * math.pi))
 
     def gradient(self, theta: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of :meth:`nll`, which a descent step subtracts (whitening Eqs. 3-4)."""
+        """Return the gradient of :meth:`nll`, which a descent step subtracts (whitening Eqs.
+        3-4).
+        """
         return (self._mean(theta) - self._data(mean, "mean")) @ self.M
 
     def kl(self, theta: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
@@ -57,11 +61,15 @@ class LinearGaussian:
         return 0.5 * (self._data(mean, "mean") - self._mean(theta)).square().sum(-1)
 
     def fisher(self) -> torch.Tensor:
-        r"""Return the Fisher information :math:`M^\top M`, the same at every theta (whitening Eq. 30)."""
+        r"""Return the Fisher information :math:`M^\top M`, the same at every theta (whitening Eq.
+        30).
+        """
         return self.M.mT @ self.M
 
     def data_fisher(self, theta: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-        r"""Return :math:`M^\top M + \nabla J \nabla J^\top`, the average over the data (whitening Eq. 31)."""
+        r"""Return :math:`M^\top M + \nabla J \nabla J^\top`, the average over the data (whitening
+        Eq. 31).
+        """
         gradient = self.gradient(theta, mean)
         return self.fisher() + gradient[..., :, None] * gradient[..., None, :]
 
@@ -102,7 +110,10 @@ class LinearGaussian:
             and check.square(inverse_metric, "inverse_metric").shape[0] != self.M.shape[1]
         ):
             raise ValueError(
-                f"inverse_metric: expected {self.M.shape[1]} rows, got shape {tuple(inverse_metric.shape)}"
+                (
+                    f"inverse_metric: expected {self.M.shape[1]} rows, got shape "
+                    f"{tuple(inverse_metric.shape)}"
+                )
             )
         path = [theta]
         for _ in range(steps):
@@ -126,10 +137,10 @@ class BoltzmannMachine:
               E(x; \theta) = -\theta \cdot f(x), \\
               f(x) &= (x_1 x_2,\, x_1 x_3,\, \dots,\, x_{n-1} x_n,\; x_1,\, \dots,\, x_n)
 
-    The P = n(n+1)/2 parameters are the couplings of the pairs i < j in lexicographic order, then the biases.
-    Distributions over the :math:`2^n` states are vectors in the order of :attr:`states`; :meth:`empirical`
-    makes one from data. Every method accepts parameters with leading batch dimensions (..., P), and every
-    expectation is exact: a sum over all states.
+    The P = n(n+1)/2 parameters are the couplings of the pairs i < j in lexicographic order, then
+    the biases. Distributions over the :math:`2^n` states are vectors in the order of
+    :attr:`states`; :meth:`empirical` makes one from data. Every method accepts parameters with
+    leading batch dimensions (..., P), and every expectation is exact: a sum over all states.
 
     Parameters
     ----------
@@ -166,7 +177,9 @@ class BoltzmannMachine:
         device: torch.device | str | None = None,
     ) -> None:
         if not (isinstance(n, int) and 1 <= n <= 16):
-            raise ValueError(f"n: expected 1 to 16 units (2**16 states are enumerated at most), got {n!r}")
+            raise ValueError(
+                f"n: expected 1 to 16 units (2**16 states are enumerated at most), got {n!r}"
+            )
         if units not in ("01", "pm1"):
             raise ValueError(f'units: expected "01" or "pm1", got {units!r}')
         self.n, self.units = n, units
@@ -176,7 +189,9 @@ class BoltzmannMachine:
         if units == "pm1":
             self.states = 2 * self.states - 1
         self.statistics = self.features(self.states)
-        self._flips = index ^ (1 << bits)[:, None]  # (n, 2**n): index of each state with one unit flipped
+        self._flips = (
+            index ^ (1 << bits)[:, None]
+        )  # (n, 2**n): index of each state with one unit flipped
 
     @property
     def parameters(self) -> int:
@@ -186,8 +201,8 @@ class BoltzmannMachine:
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features f(x), shape (..., P), of ``x`` of shape (..., n).
 
-        Like :meth:`energy` and :meth:`log_prob` it works under ``torch.func.vmap`` and so does not look at
-        values: NaN in, NaN out.
+        Like :meth:`energy` and :meth:`log_prob` it works under ``torch.func.vmap`` and so does not
+        look at values: NaN in, NaN out.
         """
         _width(x, "x", self.n)
         i, j = torch.triu_indices(self.n, self.n, 1, device=x.device)
@@ -215,7 +230,8 @@ class BoltzmannMachine:
         Raises
         ------
         ValueError
-            If ``x`` is not a floating-point matrix with n columns that holds only the two values of a unit.
+            If ``x`` is not a floating-point matrix with n columns that holds only the two values of
+            a unit.
         """
         if check.matrix(x, "x").shape[1] != self.n:
             raise ValueError(f"x: expected (m, {self.n}), got shape {tuple(x.shape)}")
@@ -233,11 +249,15 @@ class BoltzmannMachine:
         self, theta: torch.Tensor, count: int, *, generator: torch.Generator | None = None
     ) -> torch.Tensor:
         """Draw ``count`` independent states from q(x; theta), shape (count, n)."""
-        index = torch.multinomial(self.distribution(theta), count, replacement=True, generator=generator)
+        index = torch.multinomial(
+            self.distribution(theta), count, replacement=True, generator=generator
+        )
         return self.states[index]
 
     def nll(self, theta: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-        """Return the mean negative log likelihood under the data distribution ``p`` (whitening Eq. 29)."""
+        """Return the mean negative log likelihood under the data distribution ``p`` (whitening Eq.
+        29).
+        """
         logits = self._logits(theta)
         return logits.logsumexp(-1) - (self._data(p) * logits).sum(-1)
 
@@ -246,7 +266,9 @@ class BoltzmannMachine:
         return self.nll(theta, p) + torch.xlogy(self._data(p), p).sum(-1)
 
     def gradient(self, theta: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-        r"""Return the gradient of :meth:`nll`, :math:`\langle f \rangle_q - \langle f \rangle_p`."""
+        r"""Return the gradient of :meth:`nll`, :math:`\langle f \rangle_q - \langle f
+        \rangle_p`.
+        """
         return (self.distribution(theta) - self._data(p)) @ self.statistics
 
     def mpf(self, theta: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -272,8 +294,9 @@ class BoltzmannMachine:
     def cd_gradient(self, theta: torch.Tensor, p: torch.Tensor, k: int = 1) -> torch.Tensor:
         r"""Return the expected contrastive-divergence update, with the sign of :meth:`gradient`.
 
-        It is :math:`\langle f \rangle_{p_k} - \langle f \rangle_p`, where :math:`p_k` is ``p`` after ``k``
-        Gibbs sweeps, so it carries no sampling noise. It is not the gradient of a function.
+        It is :math:`\langle f \rangle_{p_k} - \langle f \rangle_p`, where :math:`p_k` is ``p``
+        after ``k`` Gibbs sweeps, so it carries no sampling noise. It is not the gradient of a
+        function.
         """
         check.whole(k, "k")
         swept = p
@@ -282,7 +305,9 @@ class BoltzmannMachine:
         return (swept - self._data(p)) @ self.statistics
 
     def fisher(self, theta: torch.Tensor) -> torch.Tensor:
-        """Return the Fisher information (..., P, P), the covariance of f under q (whitening Eq. 30)."""
+        """Return the Fisher information (..., P, P), the covariance of f under q (whitening Eq.
+        30).
+        """
         q = self.distribution(theta)
         return self._second_moment(q, q @ self.statistics)
 
@@ -294,7 +319,8 @@ class BoltzmannMachine:
         return self._second_moment(self._data(p), self.distribution(theta) @ self.statistics)
 
     def energy_metric(self, p: torch.Tensor, *, centred: bool = False) -> torch.Tensor:
-        """Return the energy approximation, the second moment of the features under ``p`` (whitening Eq. 33).
+        """Return the energy approximation, the second moment of the features under ``p`` (whitening
+        Eq. 33).
 
         It does not depend on theta. With ``centred=True`` it is their covariance under ``p``.
         """
@@ -306,7 +332,9 @@ class BoltzmannMachine:
         return (gap * p[..., None]).mT @ gap
 
     def _flow(self, theta: torch.Tensor) -> torch.Tensor:
-        """Return exp((E(x) - E(x')) / 2) for the n flips x' of every state x, shape (..., n, 2**n)."""
+        """Return exp((E(x) - E(x')) / 2) for the n flips x' of every state x, shape (..., n,
+        2**n).
+        """
         logits = self._logits(theta)
         return ((logits[..., self._flips] - logits[..., None, :]) / 2).exp()
 
@@ -316,7 +344,8 @@ class BoltzmannMachine:
     def _data(self, p: torch.Tensor) -> torch.Tensor:
         if check.floating(p, "p").shape[-1:] != self.states.shape[:1]:
             raise ValueError(
-                f"p: expected a distribution over {len(self.states)} states, got shape {tuple(p.shape)}; "
+                f"p: expected a distribution over {len(self.states)} states, got shape "
+                f"{tuple(p.shape)}; "
                 "make one from data with .empirical(x)"
             )
         if bool((p < 0).any()) or float((p.sum(-1) - 1).abs().max()) > 1e-3:
@@ -325,9 +354,14 @@ class BoltzmannMachine:
 
 
 def _width(x: torch.Tensor, name: str, width: int) -> torch.Tensor:
-    """Return ``x`` if it is floating point with this last dimension; the values are not looked at."""
+    """Return ``x`` if it is floating point with this last dimension; the values are not looked
+    at.
+    """
     if not x.is_floating_point() or x.shape[-1:] != (width,):
         raise ValueError(
-            f"{name}: expected floating point of shape (..., {width}), got {x.dtype} {tuple(x.shape)}"
+            (
+                f"{name}: expected floating point of shape (..., {width}), got {x.dtype} "
+                f"{tuple(x.shape)}"
+            )
         )
     return x

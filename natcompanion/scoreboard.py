@@ -12,15 +12,25 @@ HATCHES = ("", "//", "xx", "..")
 
 
 def summary() -> str:
-    """Return a table: for each paper its claims by verdict, and its numbers of equations and errata."""
-    rows = [["", "claims", "", "", "not", "not", "equations", "errata"],
-            ["", "", "reproduced", "partly", "reproduced", "testable", "", ""]]  # fmt: skip
+    """Return a table: for each paper its claims by verdict, and its numbers of equations and
+    errata.
+    """
+    rows = [
+        ["", "claims", "", "", "not", "not", "equations", "errata"],
+        ["", "", "reproduced", "partly", "reproduced", "testable", "", ""],
+    ]
     claims, equations, errata = (counts(name) for name in ledger.LEDGERS)
     for paper in PAPERS:
-        total, others = sum(claims[paper].values()), [sum(tally[paper].values()) for tally in (equations, errata)]
+        total, others = (
+            sum(claims[paper].values()),
+            [sum(tally[paper].values()) for tally in (equations, errata)],
+        )
         rows.append([paper, total, *claims[paper].values(), *others])
     widths = (10, 8, 12, 8, 12, 10, 11, 8)
-    lines = ("".join(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)) for row in rows)
+    lines = (
+        "".join(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    )
     return "\n".join(f"{row[0]:<10}{line}".rstrip() for row, line in zip(rows, lines, strict=True))
 
 
@@ -33,7 +43,15 @@ def draw(ledger: str) -> Figure:
     left = dict.fromkeys(tally, 0)
     for kind, colour, hatch in zip(kinds, COLOURS, HATCHES, strict=False):
         width = [tally[paper][kind] for paper in tally]
-        axes.barh(list(tally), width, left=list(left.values()), color=colour, hatch=hatch, edgecolor="white", label=kind)
+        axes.barh(
+            list(tally),
+            width,
+            left=list(left.values()),
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            label=kind,
+        )
         left = {paper: left[paper] + tally[paper][kind] for paper in tally}
     axes.invert_yaxis()
     axes.set_xlim(0, max(1, *left.values()))
@@ -62,9 +80,13 @@ def duration(seconds: float) -> str:
 
 
 def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
-    """Return paper, number of stored experiments, of runs, and their computing time; all together in the last row."""
-    found = [(name.partition("_")[0], experiments.load(name, preset, folder=folder)) for name, preset in
-             experiments.stored(folder)]  # fmt: skip
+    """Return paper, number of stored experiments, of runs, and their computing time; all together
+    in the last row.
+    """
+    found = [
+        (name.partition("_")[0], experiments.load(name, preset, folder=folder))
+        for name, preset in experiments.stored(folder)
+    ]
 
     def row(title: str, results: list) -> tuple[str, str, str, str]:
         seconds = sum(record.seconds for records in results for record in records)

@@ -33,7 +33,8 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     ----------
     cov : Tensor, shape (d, d)
         Symmetric positive semi-definite. Eigenvalues that are negative by rounding, down to
-        ``-d * finfo(float32).eps`` times the largest (covariances often come from float32 data), count as 0.
+        ``-d * finfo(float32).eps`` times the largest (covariances often come from float32 data),
+        count as 0.
     kind : "zca", "pca" or "cholesky"
         Which of the solutions, which differ by a rotation.
     eps : float
@@ -47,9 +48,9 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     Raises
     ------
     ValueError
-        If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue, or is
-        singular (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while ``eps`` is 0, or still
-        is, to float64 precision, with ``eps`` added.
+        If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue,
+        or is singular (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while
+        ``eps`` is 0, or still is, to float64 precision, with ``eps`` added.
 
     Notes
     -----
@@ -68,7 +69,9 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     if kind == "cholesky":
         return torch.linalg.solve_triangular(factor, identity, upper=False).to(cov.dtype)
     U, roots = vectors.flip(1), (values + eps).sqrt().flip(0)
-    if roots[0] > 100 * roots[-1]:  # the same from the factor: slower, and half as many digits are lost
+    if (
+        roots[0] > 100 * roots[-1]
+    ):  # the same from the factor: slower, and half as many digits are lost
         U, roots, _ = torch.linalg.svd(factor)
     if kind == "zca":
         return ((U / roots) @ U.mT).to(cov.dtype)
@@ -84,17 +87,18 @@ class Whitener:
               \mu = \frac1n \sum_i x_i, \qquad
               \Sigma = \frac1n \sum_i (x_i - \mu)(x_i - \mu)^\top
 
-    with :math:`W` from :func:`whitening_matrix`. The divisor is n, so that the covariance of the whitened
-    training set, again with divisor n, is :math:`W \Sigma W^\top`: the identity for ``eps=0``, and with
-    eigenvalues :math:`\lambda / (\lambda + \epsilon)` otherwise. A constant feature therefore stays at 0.
+    with :math:`W` from :func:`whitening_matrix`. The divisor is n, so that the covariance of the
+    whitened training set, again with divisor n, is :math:`W \Sigma W^\top`: the identity for
+    ``eps=0``, and with eigenvalues :math:`\lambda / (\lambda + \epsilon)` otherwise. A constant
+    feature therefore stays at 0.
 
     Parameters
     ----------
     kind : "zca", "pca" or "cholesky"
         See :func:`whitening_matrix`.
     eps : float
-        Added to every eigenvalue of the covariance, in squared units of the data. Needed when the covariance
-        is singular: constant features, or fewer samples than features plus one.
+        Added to every eigenvalue of the covariance, in squared units of the data. Needed when the
+        covariance is singular: constant features, or fewer samples than features plus one.
 
     Attributes
     ----------
@@ -118,13 +122,14 @@ class Whitener:
         self.kind, self.eps = kind, check.non_negative(eps, "eps")
 
     def fit(self, x: torch.Tensor) -> "Whitener":
-        """Learn mean, covariance and whitening matrix from ``x`` of shape (n, d); return the whitener.
+        """Learn mean, covariance and whitening matrix from ``x`` of shape (n, d); return the
+        whitener.
 
         Raises
         ------
         ValueError
-            If ``x`` is not a finite floating-point matrix, or its covariance is singular while ``eps`` is 0.
-            The earlier fit is kept.
+            If ``x`` is not a finite floating-point matrix, or its covariance is singular while
+            ``eps`` is 0. The earlier fit is kept.
         """
         wide = check.matrix(x, "x").detach().double()
         mean = wide.mean(0)

@@ -1,4 +1,5 @@
-"""Training with PRONG by one process or by several; run by torchrun, it stores the path of the parameters.
+"""Training with PRONG by one process or by several; run by torchrun, it stores the path of the
+parameters.
 
 torchrun --standalone --nproc-per-node 2 -m tests._distributed_training DIRECTORY
 """
@@ -24,13 +25,19 @@ SHARES = {"even": (10, 10), "uneven": (13, 7)}
 
 def dense() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    return nn.Sequential(
+        nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)
+    ).double()
 
 
 def convolutional() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)
+        nn.Unflatten(1, (1, 2, 3)),
+        nn.Conv2d(1, 4, 2, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(48, 3),
     ).double()
 
 
@@ -61,11 +68,17 @@ SCENARIOS: dict[str, tuple[Callable[[], nn.Module], dict, str]] = {
 
 
 def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
-    """Return the parameters after each step of a scenario, seen from one process of ``world``; (steps, P)."""
+    """Return the parameters after each step of a scenario, seen from one process of ``world``;
+    (steps, P).
+    """
     make, settings, share = SCENARIOS[name]
     model = make()
     optimizer = (PRONGPlus if "normalization" in settings else PRONG)(model, **settings)
-    wrapped = DistributedDataParallel(model) if world > 1 and not settings.get("synchronize", True) else model
+    wrapped = (
+        DistributedDataParallel(model)
+        if world > 1 and not settings.get("synchronize", True)
+        else model
+    )
     x, t = data()
     path = []
     for step in range(STEPS):
@@ -80,9 +93,16 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
 
 
 IMAGES = {
-    "size": 20, "width": 0.06, "batch": 16, "epochs": 9, "steps": 10, "period": 3, "sample-size": 24,
-    "evaluate-every": 5, "lr": 0.03,
-}  # fmt: skip
+    "size": 20,
+    "width": 0.06,
+    "batch": 16,
+    "epochs": 9,
+    "steps": 10,
+    "period": 3,
+    "sample-size": 24,
+    "evaluate-every": 5,
+    "lr": 0.03,
+}
 
 
 def train_on_images(directory: Path, name: str, **changes: int) -> None:

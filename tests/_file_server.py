@@ -7,14 +7,20 @@ from typing import Self
 
 
 class FileServer:
-    """Serve ``files`` (name -> bytes) at ``url``; ``requests`` lists (name, range start) as they came.
+    """Serve ``files`` (name -> bytes) at ``url``; ``requests`` lists (name, range start) as they
+    came.
 
-    ``cut``: break off every answer after so many bytes. ``ranges``: whether Range requests are understood.
-    ``pause``: seconds to wait before each piece of 1,000 bytes.
+    ``cut``: break off every answer after so many bytes. ``ranges``: whether Range requests are
+    understood. ``pause``: seconds to wait before each piece of 1,000 bytes.
     """
 
     def __init__(
-        self, files: dict[str, bytes], *, cut: int | None = None, ranges: bool = True, pause: float = 0.0
+        self,
+        files: dict[str, bytes],
+        *,
+        cut: int | None = None,
+        ranges: bool = True,
+        pause: float = 0.0,
     ):
         self.files, self.cut, self.ranges, self.pause = files, cut, ranges, pause
         self.requests: list[tuple[str, int]] = []
@@ -22,7 +28,9 @@ class FileServer:
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         self._thread.start()
         return self
 
@@ -36,7 +44,9 @@ class FileServer:
             def do_GET(self):
                 name = self.path.lstrip("/")
                 asked = self.headers.get("Range")
-                start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and outer.ranges else 0
+                start = (
+                    int(asked.removeprefix("bytes=").rstrip("-")) if asked and outer.ranges else 0
+                )
                 outer.requests.append((name, start))
                 body = outer.files.get(name)
                 if body is None or (start and start >= len(body)):

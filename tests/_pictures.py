@@ -18,7 +18,9 @@ def significant(number: str) -> int:
 
 
 def check_texts(describe: Callable[..., str], grid: dict, *, own: float = 0.6) -> None:
-    """Check that each point has a short sentence of finite numbers with 3 digits, more than ``own`` of them different."""
+    """Check that each point has a short sentence of finite numbers with 3 digits, more than ``own``
+    of them different.
+    """
     texts = [describe(**point) for point in points(grid)]
     assert len(set(texts)) > own * len(texts)
     for text in texts:
@@ -28,7 +30,9 @@ def check_texts(describe: Callable[..., str], grid: dict, *, own: float = 0.6) -
 
 
 def check_drawings(draw: Callable[..., Figure], grid: dict, *, every: int = 1) -> None:
-    """Check that each point, or one in ``every``, is drawn on white, in one size, with letters for a phone."""
+    """Check that each point, or one in ``every``, is drawn on white, in one size, with letters for
+    a phone.
+    """
     sizes = set()
     for point in points(grid)[::every]:
         figure = draw(**point)

@@ -62,7 +62,9 @@ def test_relative_gradient_of_a_batch_is_the_mean_over_rows():
 @pytest.mark.parametrize("form", FORMS)
 def test_easi_is_equivariant(form):
     """The outputs of 200 steps do not depend on the mixing; with a ridge they do."""
-    mixing = torch.randn(4, 4, generator=rng(1), dtype=torch.float64) + 2 * torch.eye(4, dtype=torch.float64)
+    mixing = torch.randn(4, 4, generator=rng(1), dtype=torch.float64) + 2 * torch.eye(
+        4, dtype=torch.float64
+    )
     x = torch.randn(200, 5, 4, generator=rng(2), dtype=torch.float64)
     start = torch.linalg.inv(mixing)
 
@@ -84,14 +86,19 @@ def test_easi_whitens_from_fifty_random_starts():
     torch.testing.assert_close(batch.mT @ batch / 4, C)
     for seed in range(50):
         easi = EASI(
-            4, 0.1, normalized=False, start=torch.randn(4, 4, generator=rng(seed), dtype=torch.float64)
+            4,
+            0.1,
+            normalized=False,
+            start=torch.randn(4, 4, generator=rng(seed), dtype=torch.float64),
         )
         for _ in range(400):
             easi.update(batch)
         torch.testing.assert_close(
             easi.B @ C @ easi.B.mT, torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-8
         )
-        assert (easi.B.mT @ easi.B @ C - torch.eye(4)).abs().max() < 1e-6  # B^T B is the inverse of C ...
+        assert (
+            easi.B.mT @ easi.B @ C - torch.eye(4)
+        ).abs().max() < 1e-6  # B^T B is the inverse of C ...
         assert (easi.B @ C - torch.eye(4)).abs().max() > 0.05  # ... and B is not
 
 
@@ -204,13 +211,17 @@ def test_potter_follows_the_inverse_over_many_samples():
 
 
 def test_easi_is_the_first_order_of_potter():
-    """S^T after one sample with rho = 1 - 2 lambda and B after one plain EASI step differ by O(lambda^2)."""
+    """S^T after one sample with rho = 1 - 2 lambda and B after one plain EASI step differ by
+    O(lambda^2).
+    """
     x = tensor([0.3, -1.2, 0.8])
 
     def gap(rate, rho):
         easi = EASI(3, rate, normalized=False)
         easi.update(x[None])
-        return float((easi.B - potter_update(torch.eye(3, dtype=torch.float64), x, rho).mT).abs().max())
+        return float(
+            (easi.B - potter_update(torch.eye(3, dtype=torch.float64), x, rho).mT).abs().max()
+        )
 
     assert gap(1e-3, 1 - 2e-3) < 1e-5
     assert gap(1e-4, 1 - 2e-4) == pytest.approx(gap(1e-3, 1 - 2e-3) / 100, rel=0.05)
@@ -236,7 +247,10 @@ def test_projected_covariance_equals_the_case(cases):
 def test_projection_bias_law():
     """The mean over 20,000 projections is the biased law; debiasing gives C."""
     C, k, n = covariance(4, 9, 10.0), 2, 20_000
-    biased, unbiased = torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
+    biased, unbiased = (
+        torch.zeros(4, 4, dtype=torch.float64),
+        torch.zeros(4, 4, dtype=torch.float64),
+    )
     generator = rng(10)
     for _ in range(n):
         R = projection(k, 4, generator=generator)
@@ -266,7 +280,9 @@ def test_projected_squared_norm_and_its_law():
     v, h = (torch.randn(50, d, generator=rng(d), dtype=torch.float64) for d in (6, 4))
     C = (v - v.mean(0)).mT @ (h - h.mean(0)) / 50
     generator, k = rng(14), 5
-    values = torch.stack([projected_squared_norm(v, h, k, generator=generator) for _ in range(4000)])
+    values = torch.stack(
+        [projected_squared_norm(v, h, k, generator=generator) for _ in range(4000)]
+    )
     exact = float((C**2).sum())
     assert float(values.mean()) == pytest.approx(exact, rel=0.03)
     assert float(values.std()) / exact == pytest.approx(projected_norm_error(C, k), rel=0.06)

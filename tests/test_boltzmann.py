@@ -1,4 +1,6 @@
-"""The Boltzmann machine and its Fisher matrix, against full enumeration, autograd and the exact cases."""
+"""The Boltzmann machine and its Fisher matrix, against full enumeration, autograd and the exact
+cases.
+"""
 
 import itertools
 import math
@@ -30,7 +32,9 @@ def binary(n, D, seed=0):
 
 
 def of_case(case):
-    return RBM(tensor(case["inputs"]["W"]), tensor(case["inputs"]["a"]), tensor(case["inputs"]["b"]))
+    return RBM(
+        tensor(case["inputs"]["W"]), tensor(case["inputs"]["a"]), tensor(case["inputs"]["b"])
+    )
 
 
 def eye(n):
@@ -59,7 +63,9 @@ def test_probabilities_equal_the_cases(cases):
         case = cases("boltzmann")[name]
         close(of_case(case).log_partition(), case["expected"]["logZ"])
     case = cases("boltzmann")["loglik"]
-    close(of_case(case).log_likelihood(tensor(case["inputs"]["X"])).mean(), case["expected"]["loglik"])
+    close(
+        of_case(case).log_likelihood(tensor(case["inputs"]["X"])).mean(), case["expected"]["loglik"]
+    )
     case = cases("boltzmann")["p_tables"]
     close(of_case(case).visible_probabilities(), case["expected"]["pv"])
     close(of_case(case).hidden_probabilities(), case["expected"]["ph"])
@@ -72,7 +78,9 @@ def test_gradients_equal_the_cases(cases, size):
     case = cases("boltzmann")[f"ll_grad_{size}"]
     close(of_case(case).gradient(tensor(case["inputs"]["X"])), case["expected"]["grad"])
     case = cases("boltzmann")[f"natural_grad_{size}"]
-    close(of_case(case).natural_gradient(tensor(case["inputs"]["X"])), case["expected"]["nat"], 1e-9)
+    close(
+        of_case(case).natural_gradient(tensor(case["inputs"]["X"])), case["expected"]["nat"], 1e-9
+    )
 
 
 def test_fisher_equals_the_cases(cases):
@@ -82,11 +90,18 @@ def test_fisher_equals_the_cases(cases):
     invariants = cases("boltzmann")["fisher_invariants_3x2"]["expected"]
     values = torch.linalg.eigvalsh(G)
     found = {
-        "trace": G.trace(), "logdet": torch.logdet(G), "min_eig": values[0], "max_eig": values[-1], "fro2": (G**2).sum(),
-    }  # fmt: skip
+        "trace": G.trace(),
+        "logdet": torch.logdet(G),
+        "min_eig": values[0],
+        "max_eig": values[-1],
+        "fro2": (G**2).sum(),
+    }
     for name, value in found.items():
         close(value, invariants[name], 1e-9)
-    forms, expected = boltzmann.fisher_forms(G), cases("boltzmann")["fisher_inverse_3x2"]["expected"]
+    forms, expected = (
+        boltzmann.fisher_forms(G),
+        cases("boltzmann")["fisher_inverse_3x2"]["expected"],
+    )
     close(forms.inverse, expected["Ginv"], 1e-9)
     close(forms.cholesky, expected["chol"], 1e-9)
     close(forms.inverse_root, expected["G_inv_sqrt"], 1e-9)
@@ -122,7 +137,9 @@ def test_hessian_equals_the_case(cases):
     hessian = boltzmann.log_likelihood_hessian(of_case(case), tensor(case["inputs"]["X"]))
     close(hessian.diagonal(), case["expected"]["hessian_diag"])
     close(torch.linalg.eigvalsh(hessian)[-1], case["expected"]["max_eig"], 1e-9)
-    assert float(torch.linalg.eigvalsh(-of_case(case).fisher())[-1]) < 0  # -G would be the wrong Hessian
+    assert (
+        float(torch.linalg.eigvalsh(-of_case(case).fisher())[-1]) < 0
+    )  # -G would be the wrong Hessian
 
 
 def test_fisher_at_zero_weights_equals_the_case(cases):
@@ -143,7 +160,9 @@ def test_gibbs_kernel_and_cd_equal_the_cases(cases):
         h = tensor(h)
         m = rbm.visible_mean(h)
         weight = (h * q + (1 - h) * (1 - q)).prod()
-        rows = rows + weight * torch.stack([(x * m + (1 - x) * (1 - m)).prod() for x in boltzmann.states(3)])
+        rows = rows + weight * torch.stack(
+            [(x * m + (1 - x) * (1 - m)).prod() for x in boltzmann.states(3)]
+        )
     close(rows, case["expected"]["row"])
     case = cases("boltzmann")["cd1_given_uniforms"]
     rbm, X = of_case(case), tensor(case["inputs"]["X"])
@@ -208,18 +227,23 @@ def test_gradient_and_hessian_equal_autograd():
     (gradient,) = torch.autograd.grad(objective(theta), theta)
     close(rbm.gradient(X), gradient)
     close(
-        boltzmann.log_likelihood_hessian(rbm, X), torch.autograd.functional.hessian(objective, rbm.vector())
+        boltzmann.log_likelihood_hessian(rbm, X),
+        torch.autograd.functional.hessian(objective, rbm.vector()),
     )
 
 
 def test_small_moves_agree_with_the_fisher_metric():
-    """KL(p || p') = d^T G d / 2 pins the absolute scale of G (joint) and of the marginal Fisher matrix."""
+    """KL(p || p') = d^T G d / 2 pins the absolute scale of G (joint) and of the marginal Fisher
+    matrix.
+    """
     rbm = machine(3, 2, seed=7)
     d = 1e-4 * torch.randn(11, generator=rng(8), dtype=torch.float64)
     other = rbm.moved(d)
     p = reference.rbm_joint(rbm.W, rbm.a, rbm.b)[2]
     q = reference.rbm_joint(other.W, other.a, other.b)[2]
-    assert float((p * (p / q).log()).sum()) == pytest.approx(float(d @ rbm.fisher() @ d) / 2, rel=1e-3)
+    assert float((p * (p / q).log()).sum()) == pytest.approx(
+        float(d @ rbm.fisher() @ d) / 2, rel=1e-3
+    )
     p, q = rbm.visible_probabilities(), other.visible_probabilities()
     marginal = boltzmann.marginal_fisher(rbm)
     kl = float((p * (p / q).log()).sum())
@@ -229,7 +253,9 @@ def test_small_moves_agree_with_the_fisher_metric():
 
 
 def test_one_sample_per_hidden_state_is_not_the_fisher():
-    """The paper's procedure in its words (one v sampled per h) misses Cov(g|h) and is far from G."""
+    """The paper's procedure in its words (one v sampled per h) misses Cov(g|h) and is far from
+    G.
+    """
     rbm = machine(4, 3, seed=9)
     h, p = boltzmann.states(3), rbm.hidden_probabilities()
     m = rbm.visible_mean(h)
@@ -265,11 +291,15 @@ def test_fisher_blocks_and_norm(cases):
     assert sum(terms.values()) == pytest.approx(case["expected"]["total"], rel=1e-12)
     assert sum(terms.values()) == pytest.approx(float((G @ G).trace()), rel=1e-12)
     once = sum(float((C**2).sum()) for C in blocks.values())
-    assert once != pytest.approx(case["expected"]["total"], rel=0.1)  # the counts 1, 1, 2, 2, 2, 1 matter
+    assert once != pytest.approx(
+        case["expected"]["total"], rel=0.1
+    )  # the counts 1, 1, 2, 2, 2, 1 matter
 
 
 def test_appendix_a_term_by_term():
-    """tr(A'A - A'B - B'A + B'B) of each diagonal block is the sum of squared norms of the covariances with g."""
+    """tr(A'A - A'B - B'A + B'B) of each diagonal block is the sum of squared norms of the
+    covariances with g.
+    """
     rbm = machine(3, 2, seed=11)
     v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
     g = reference.rbm_statistics(v, h)
@@ -286,7 +316,9 @@ def test_appendix_a_term_by_term():
         ]
         total = (four[0] - four[1] - four[2] + four[3]).trace()
         close(total, (G[column] ** 2).sum())
-        assert abs(float(total - four[0].trace() + four[3].trace())) > 1e-3  # tr(A'A) - tr(B'B) is not it
+        assert (
+            abs(float(total - four[0].trace() + four[3].trace())) > 1e-3
+        )  # tr(A'A) - tr(B'B) is not it
 
 
 @pytest.mark.parametrize("structure", ["full", "block", "diagonal"])
@@ -304,7 +336,9 @@ def test_natural_gradient_solves_the_restricted_system(structure):
 
 
 def test_a_singular_fisher_is_named():
-    """A pixel that is always on makes G singular to working precision: an error without damping, a step with it."""
+    """A pixel that is always on makes G singular to working precision: an error without damping, a
+    step with it.
+    """
     rbm = machine(4, 3, seed=13)
     dead = RBM(rbm.W * tensor([0.0, 1, 1, 1])[:, None], rbm.a + tensor([40.0, 0, 0, 0]), rbm.b)
     with pytest.raises(ValueError, match="singular to working precision.*damping"):
@@ -339,17 +373,23 @@ def test_sampled_operator_equals_the_sample_covariance():
     close(operator @ u, dense @ u)
     close(operator.diagonal(), dense.diagonal())
     close(operator.dense(), dense)
-    assert (operator @ u - (g.mT @ g / 40 + 0.2 * eye(19)) @ u).abs().max() > 0.01  # uncentred is wrong
+    assert (
+        operator @ u - (g.mT @ g / 40 + 0.2 * eye(19)) @ u
+    ).abs().max() > 0.01  # uncentred is wrong
     with pytest.raises(ValueError, match="one row per sample"):
         boltzmann.SampledFisherOperator(v, h[:5])
 
 
 def test_sampled_operator_approaches_the_fisher():
-    """Weighting every pair of states by its probability times 10^5 copies gives G up to rounding of the counts."""
+    """Weighting every pair of states by its probability times 10^5 copies gives G up to rounding of
+    the counts.
+    """
     rbm = machine(3, 2, seed=17, scale=0.5)
     v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
     copies = (p * 1e5).round().long()
-    operator = boltzmann.SampledFisherOperator(v.repeat_interleave(copies, 0), h.repeat_interleave(copies, 0))
+    operator = boltzmann.SampledFisherOperator(
+        v.repeat_interleave(copies, 0), h.repeat_interleave(copies, 0)
+    )
     torch.testing.assert_close(operator.dense(), rbm.fisher(), rtol=0, atol=1e-4)
 
 
@@ -370,7 +410,9 @@ def test_gibbs_leaves_the_model_distribution_in_place():
     """From exact samples of p(v), one sweep keeps p(v); a sweep of another machine does not."""
     rbm = machine(3, 2, seed=19)
     states = boltzmann.states(3)
-    start = states[torch.multinomial(rbm.visible_probabilities(), 40_000, replacement=True, generator=rng(1))]
+    start = states[
+        torch.multinomial(rbm.visible_probabilities(), 40_000, replacement=True, generator=rng(1))
+    ]
     place = tensor([4.0, 2.0, 1.0])
 
     def frequencies(sampler):
@@ -382,7 +424,9 @@ def test_gibbs_leaves_the_model_distribution_in_place():
 
 
 def test_cd_gradient_has_the_expectation_of_the_transition_matrix():
-    """The mean of CD-1 over many draws is the data statistics minus those after one exact transition."""
+    """The mean of CD-1 over many draws is the data statistics minus those after one exact
+    transition.
+    """
     rbm, x = machine(3, 2, seed=21), tensor([[1.0, 0.0, 1.0]])
     q = rbm.hidden_mean(x)[0]
     after = torch.zeros(8, dtype=torch.float64)
@@ -424,7 +468,9 @@ class Half:
 
 @pytest.mark.parametrize("mean_field", [False, True])
 def test_cd_epoch_is_a_chain_of_cd_steps(monkeypatch, mean_field):
-    """Two batches of 7 and 3 rows, with units that are on above one half, equal the updates written out."""
+    """Two batches of 7 and 3 rows, with units that are on above one half, equal the updates written
+    out.
+    """
     monkeypatch.setattr(training, "_Coins", Half)
     rbm, X = machine(4, 3, seed=26), binary(10, 4)
     other = rbm
@@ -488,10 +534,17 @@ def test_values_outside_zero_one_are_named():
     raw = tensor([[0.0, 128.0, 255.0]])
     classifier = boltzmann.ClassificationRBM.from_machine(machine(5, 2), 2)
     calls = (
-        rbm.free_energy, rbm.gradient, rbm.natural_gradient, rbm.cd_gradient, rbm.log_likelihood, rbm.hidden_mean,
-        lambda v: boltzmann.cd_epoch(rbm, v), boltzmann.PersistentChains, classifier.predict,
+        rbm.free_energy,
+        rbm.gradient,
+        rbm.natural_gradient,
+        rbm.cd_gradient,
+        rbm.log_likelihood,
+        rbm.hidden_mean,
+        lambda v: boltzmann.cd_epoch(rbm, v),
+        boltzmann.PersistentChains,
+        classifier.predict,
         lambda v: rbm.energy(v, v[:, :2] / 255),
-    )  # fmt: skip
+    )
     for call in calls:
         with pytest.raises(ValueError, match=r"minimum 0 and maximum 255.*divide by 255"):
             call(raw)
@@ -552,7 +605,9 @@ def test_exploding_weights_are_named():
 
 
 def test_too_many_units_are_refused_with_an_estimate():
-    with pytest.raises(ValueError, match=r"at most 20 units.*2\*\*25 states of 30 units.*seconds.*GiB"):
+    with pytest.raises(
+        ValueError, match=r"at most 20 units.*2\*\*25 states of 30 units.*seconds.*GiB"
+    ):
         machine(30, 25, scale=0.1).log_partition()
     with pytest.raises(ValueError, match="at most 5"):
         machine(8, 6).log_partition(limit=5)
@@ -575,7 +630,9 @@ def test_chunks_cover_all_states(monkeypatch):
     whole = (rbm.log_partition(), rbm.statistics_mean(), rbm.fisher())
     monkeypatch.setattr(enumeration, "_CHUNK_NUMBERS", 40)
     assert len(list(enumeration.chunks(5, 7))) > 3
-    for one, many in zip(whole, (rbm.log_partition(), rbm.statistics_mean(), rbm.fisher()), strict=True):
+    for one, many in zip(
+        whole, (rbm.log_partition(), rbm.statistics_mean(), rbm.fisher()), strict=True
+    ):
         close(many, one)
 
 
@@ -609,7 +666,9 @@ def test_dtype_is_kept_and_sums_run_in_double(dtype):
 def test_vector_round_trip_and_transpose():
     rbm = machine(4, 3, seed=25)
     again = RBM.from_vector(rbm.vector(), 4, 3)
-    assert torch.equal(again.W, rbm.W) and torch.equal(again.a, rbm.a) and torch.equal(again.b, rbm.b)
+    assert (
+        torch.equal(again.W, rbm.W) and torch.equal(again.a, rbm.a) and torch.equal(again.b, rbm.b)
+    )
     close(rbm.transpose().log_partition(), rbm.log_partition())
     order = boltzmann.fisher.transpose_order(4, 3)
     close(rbm.transpose().vector()[order], rbm.vector())

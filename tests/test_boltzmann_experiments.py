@@ -1,4 +1,6 @@
-"""The batched machines of the Boltzmann experiments equal the library's one by one; the quick presets run."""
+"""The batched machines of the Boltzmann experiments equal the library's one by one; the quick
+presets run.
+"""
 
 import itertools
 
@@ -95,7 +97,9 @@ def test_moving_difference_equals_the_paper_penalty(machines, split, rule):
         for s in range(3):
             close(found[s], ones[s].update(boltzmann.Moments(*(x[s] for x in now))), 1e-6)
     other = many.moments(phases_of(machines, split, 1), "states", rng(1))
-    assert (other[2] - many.moments(phases_of(machines, split, 1), "probabilities", rng(1))[2]).abs().max() > 1e-3
+    assert (
+        other[2] - many.moments(phases_of(machines, split, 1), "probabilities", rng(1))[2]
+    ).abs().max() > 1e-3
 
 
 def test_exact_rule_equals_the_sampled_gradient(machines, split):
@@ -110,14 +114,23 @@ def test_exact_rule_equals_the_sampled_gradient(machines, split):
 
 
 def test_sample_covariance_has_the_right_mean(machines, split):
-    """Over many reconstructions it is cov(v, h) of binary states; with E[v|h] in place of v it is too small."""
+    """Over many reconstructions it is cov(v, h) of binary states; with E[v|h] in place of v it is
+    too small.
+    """
     wide = many.Split(split.x.repeat(200, 1), split.y.repeat(200))
     phases = phases_of(machines, wide)
     h = torch.rand(phases.q_model.shape, generator=rng(11)).lt_(phases.q_model)
-    C, states = many.sample_covariance(phases)[0], boltzmann.sample_moments(phases.v_model[0], h[0]).covariance
+    C, states = (
+        many.sample_covariance(phases)[0],
+        boltzmann.sample_moments(phases.v_model[0], h[0]).covariance,
+    )
     means = boltzmann.sample_moments(phases.v_mean[0], phases.q_model[0]).covariance
     assert (C - states).abs().max() < 0.02
-    assert float((means * states).sum() / states.square().sum()) < 0.9 < float((C * states).sum() / states.square().sum())
+    assert (
+        float((means * states).sum() / states.square().sum())
+        < 0.9
+        < float((C * states).sum() / states.square().sum())
+    )
 
 
 def test_decorrelation_equals_autograd(machines, split):
@@ -139,13 +152,21 @@ def test_search_spaces_are_of_equal_size():
 
 
 def test_a_gamma_of_zero_is_plain_sgd():
-    """All methods at strength zero train alike in law; with equal random numbers a single method equals itself."""
+    """All methods at strength zero train alike in law; with equal random numbers a single method
+    equals itself.
+    """
     settings, data = paper.HeldOut(epochs=1), many.digits(5, 0)
     zero = [{"lr": 0.5}, {"lr": 0.5, "decay": 0.0, "exact": 0.0}]
     plain = paper.train_all(settings, data, zero, rng(9))
     again = paper.train_all(settings, data, [{"lr": 0.5}] * 2, rng(9))
     assert torch.equal(plain.W, again.W)
-    for strength in ({"decay": 0.3}, {"exact": 300.0}, {"natural": 0.3}, {"hidden": 300.0}, {"paper": (0.0, 0.01)}):
+    for strength in (
+        {"decay": 0.3},
+        {"exact": 300.0},
+        {"natural": 0.3},
+        {"hidden": 300.0},
+        {"paper": (0.0, 0.01)},
+    ):
         other = paper.train_all(settings, data, [{"lr": 0.5, **strength}, {"lr": 0.5}], rng(9))
         assert (other.W[0] - plain.W[0]).abs().max() > 1e-4
         assert torch.equal(other.W[1], plain.W[1])
@@ -184,7 +205,9 @@ def test_a_cap_on_gamma_holds_and_a_fixed_gamma_stays():
     capped = experiments.run("boltzmann_thresholds", gamma=1.0, cap=0.5, **options)
     free = experiments.run("boltzmann_thresholds", gamma=1.0, **options)
     low, high = (min(gamma[-1] for gamma in found["gamma"]) for found in (capped, free))
-    assert low == pytest.approx(0.5 * 0.9**29, rel=1e-3) and high == pytest.approx(0.9**30, rel=1e-3)
+    assert low == pytest.approx(0.5 * 0.9**29, rel=1e-3) and high == pytest.approx(
+        0.9**30, rel=1e-3
+    )
     held = experiments.run("boltzmann_held", **options)
     assert held["gamma"] == [[pytest.approx(g)] * 2 for g in held["gammas"]]
     still = held["gammas"].index(1.0)
@@ -229,12 +252,16 @@ def test_rules_differ_from_plain_sgd(rule, additive):
     assert found["filters"] != plain["filters"] and len(found["final_test"]) == 35
 
 
-@pytest.mark.parametrize("method", ["sgd", "centred", "diagonal", "whitened", "easi", "prong", "natural"])
+@pytest.mark.parametrize(
+    "method", ["sgd", "centred", "diagonal", "whitened", "easi", "prong", "natural"]
+)
 def test_every_direction_goes_uphill(method):
     X = paper.binary_digits(5, 0)
     rbm = paper.data_start(X, 4, rng(10), 0.5)
     direction = paper.directions(rbm, 1e-3, 0.01)[method](rbm, rbm.gradient(X))
-    gain = float(rbm.moved(1e-4 * direction).log_likelihood(X).mean() - rbm.log_likelihood(X).mean())
+    gain = float(
+        rbm.moved(1e-4 * direction).log_likelihood(X).mean() - rbm.log_likelihood(X).mean()
+    )
     assert gain == pytest.approx(1e-4 * float(direction @ rbm.gradient(X)), rel=0.05)
     assert gain > 0
 

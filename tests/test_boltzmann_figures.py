@@ -1,4 +1,6 @@
-"""The figures of the Boltzmann chapter: drawn from stored results, described over the whole grid."""
+"""The figures of the Boltzmann chapter: drawn from stored results, described over the whole
+grid.
+"""
 
 import itertools
 
@@ -23,7 +25,10 @@ def test_pictures_are_drawn_with_a_description(name):
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_every_point_of_the_grid_has_its_own_description(name):
-    points = [dict(zip(GRIDS[name], values, strict=True)) for values in itertools.product(*GRIDS[name].values())]
+    points = [
+        dict(zip(GRIDS[name], values, strict=True))
+        for values in itertools.product(*GRIDS[name].values())
+    ]
     texts = [getattr(figures, f"describe_{name}")(**point) for point in points]
     assert len(set(texts)) == len(texts)
     drawing = getattr(figures, f"draw_{name}")(**points[len(points) // 2])
@@ -37,10 +42,15 @@ def test_the_live_figure_is_drawn_at_the_ends_of_its_ranges(scale, bias):
 
 
 def test_the_cell_that_starts_the_explorer_stopped_learning():
-    """The sentence under the first picture: gamma is 1 and the error far above that of plain SGD."""
+    """The sentence under the first picture: gamma is 1 and the error far above that of plain
+    SGD.
+    """
     text = figures.describe_thresholds(v=0.001, p=0.05, gamma="at most 1")
     assert "γ is 1." in text
-    record, half, plain = (figures.seed_zero(rule, **o) for rule, o in (("printed", {}), ("printed", {"cap": 0.5}), ("none", {})))
+    record, half, plain = (
+        figures.seed_zero(rule, **o)
+        for rule, o in (("printed", {}), ("printed", {"cap": 0.5}), ("none", {}))
+    )
     cell = figures.CELLS.index((0.001, 0.05))
     assert record["final_test"][cell] > plain["final_test"][cell] + 0.2 > half["final_test"][cell]
 
@@ -54,15 +64,21 @@ def test_every_variant_that_is_shown_has_three_seeds():
 
 
 def test_a_fixed_gamma_of_zero_is_plain_sgd_for_every_penalty():
-    """The printed rule draws no other random numbers than plain SGD, and keeps the likelihood alone at gamma 0."""
+    """The printed rule draws no other random numbers than plain SGD, and keeps the likelihood alone
+    at gamma 0.
+    """
     for rule in figures.RULES.values():
         runs = figures.held(rule)
-        assert all(record["kept_epochs"][0] == 100 and record["kept_epochs"][-1] == 0 for record in runs)
+        assert all(
+            record["kept_epochs"][0] == 100 and record["kept_epochs"][-1] == 0 for record in runs
+        )
         assert runs.values("final_test")[:, 0].max() < 0.4
 
 
 def test_beyond_the_largest_step_of_the_search_every_method_is_worse():
-    """On every split the least validation error at twice the largest step is far above that of the choice."""
+    """On every split the least validation error at twice the largest step is far above that of the
+    choice.
+    """
     found = figures.stored("boltzmann_heldout")
     for record in found:
         beyond = figures.stored("boltzmann_edge").select(seed=record.seed).records[0]

@@ -1,4 +1,6 @@
-"""The equations and the misprints of the Boltzmann paper, each with the printed form beside the right one."""
+"""The equations and the misprints of the Boltzmann paper, each with the printed form beside the
+right one.
+"""
 
 import itertools
 
@@ -59,13 +61,18 @@ def test_equation_3():
 
 
 def test_equation_4():
-    """With the product rule put right, the three terms add up to the derivative of cov(v, h) along the step."""
+    """With the product rule put right, the three terms add up to the derivative of cov(v, h) along
+    the step.
+    """
     rbm, step = machine(3, 2, 3), torch.randn(11, generator=rng(4), dtype=torch.float64)
     before = boltzmann.model_moments(rbm)
 
     def slopes(t):
         after = boltzmann.model_moments(rbm.moved(t * step))
-        return [f(before, after) / t for f in (boltzmann.product_rule_difference, boltzmann.printed_difference)]
+        return [
+            f(before, after) / t
+            for f in (boltzmann.product_rule_difference, boltzmann.printed_difference)
+        ]
 
     after = boltzmann.model_moments(rbm.moved(1e-3 * step))
     product, printed = slopes(1e-3)
@@ -83,13 +90,17 @@ def test_erratum_joint_and_marginal_fisher():
     rbm, X = machine(4, 3, 5), binary(6, 4)
     joint, marginal = rbm.fisher(), boltzmann.marginal_fisher(rbm)
     score = torch.stack([rbm.gradient(row[None]) for row in boltzmann.states(4)])
-    close(marginal, (rbm.visible_probabilities()[:, None] * score).mT @ score)  # the definition of Section 2
+    close(
+        marginal, (rbm.visible_probabilities()[:, None] * score).mT @ score
+    )  # the definition of Section 2
     assert float(joint.trace()) > 1.5 * float(marginal.trace())
     assert int(torch.linalg.matrix_rank(marginal, rtol=1e-9)) < len(joint)
     base = rbm.log_likelihood(X).mean()
     step = torch.linalg.pinv(marginal, rtol=1e-9) @ rbm.gradient(X)
     assert float(rbm.moved(0.1 * rbm.natural_gradient(X)).log_likelihood(X).mean() - base) > 0
-    assert float(rbm.moved(0.1 * step).log_likelihood(X).mean() - base) < 0  # the marginal one is not usable here
+    assert (
+        float(rbm.moved(0.1 * step).log_likelihood(X).mean() - base) < 0
+    )  # the marginal one is not usable here
 
 
 def test_erratum_inverse_fisher_as_curvature():
@@ -134,11 +145,15 @@ def test_erratum_squares_of_blocks():
     block = boltzmann.fisher_blocks(G, 3, 2)["v,vh"]
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         block @ block
-    assert boltzmann.norm_terms(G, 3, 2)["v,vh"] == pytest.approx(2 * float((block.mT @ block).trace()), rel=1e-12)
+    assert boltzmann.norm_terms(G, 3, 2)["v,vh"] == pytest.approx(
+        2 * float((block.mT @ block).trace()), rel=1e-12
+    )
 
 
 def test_erratum_small_norm_for_identity():
-    """Lowering the norm of G does not bring it to the identity, which no binary machine can reach."""
+    """Lowering the norm of G does not bring it to the identity, which no binary machine can
+    reach.
+    """
     rbm = machine(3, 2, 10, 0.3)
     saturated = RBM(rbm.W, rbm.a.sign() * 6, rbm.b.sign() * 6)
     G, S = rbm.fisher(), saturated.fisher()
@@ -148,22 +163,30 @@ def test_erratum_small_norm_for_identity():
 
 
 def test_erratum_penalty_as_whitening():
-    """cov(v, h) = 0 needs W = 0, so the penalty is a weight decay: its gradient points along W near 0."""
+    """cov(v, h) = 0 needs W = 0, so the penalty is a weight decay: its gradient points along W near
+    0.
+    """
     for seed in range(100):
         rbm = machine(3, 2, seed)
         assert float((rbm.W * boltzmann.model_moments(rbm).covariance).sum()) > 0
     rbm = machine(3, 2, 11, 1e-4)
     slope = CovariancePenalty().gradient(rbm)[5:].reshape(3, 2)
     assert bool((slope.sign() == rbm.W.sign()).all())
-    free = RBM(torch.zeros_like(rbm.W), rbm.a, rbm.b)  # decorrelated to the last digit, and not white
+    free = RBM(
+        torch.zeros_like(rbm.W), rbm.a, rbm.b
+    )  # decorrelated to the last digit, and not white
     assert float(CovariancePenalty().value(free)) < 1e-30
     assert float((free.fisher() - eye(11)).abs().max()) > 0.5
 
 
 def test_erratum_chain_rule():
-    """The chain rule with its trace needs a number g(f(X)); for a matrix g the trace would lose all but one number."""
+    """The chain rule with its trace needs a number g(f(X)); for a matrix g the trace would lose all
+    but one number.
+    """
     rbm = machine(3, 2, 12)
-    derivative = torch.autograd.functional.jacobian(lambda W: reference.rbm_covariance(W, rbm.a, rbm.b), rbm.W)
+    derivative = torch.autograd.functional.jacobian(
+        lambda W: reference.rbm_covariance(W, rbm.a, rbm.b), rbm.W
+    )
     C = boltzmann.model_moments(rbm).covariance
     with_trace = torch.einsum("kl,klij->ij", 2 * C, derivative)
     close(with_trace, CovariancePenalty().gradient(rbm)[5:].reshape(3, 2))
@@ -172,7 +195,9 @@ def test_erratum_chain_rule():
 
 
 def test_erratum_quotient_of_equation_4():
-    """The change of E[v_i h_j] over the change of w_ij is not the partial derivative, however small the step."""
+    """The change of E[v_i h_j] over the change of w_ij is not the partial derivative, however small
+    the step.
+    """
     rbm, X = machine(4, 3, 13), binary(9, 4)
     before = boltzmann.model_moments(rbm)
     derivative = torch.autograd.functional.jacobian(
@@ -191,23 +216,36 @@ def test_erratum_quotient_of_equation_4():
 
 
 def test_erratum_third_term_is_biased_to_minus_covariance():
-    """With frozen weights the printed average tends to -2 C / batch; subtracting it raises the penalty."""
+    """With frozen weights the printed average tends to -2 C / batch; subtracting it raises the
+    penalty.
+    """
     rbm, batch = machine(3, 2, 14, 2.0), 10
     v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
     C = boltzmann.model_moments(rbm).covariance
     rows = torch.multinomial(p, batch * 8001, replacement=True, generator=rng(15)).split(batch)
     moments = [boltzmann.sample_moments(v[r], h[r]) for r in rows]
     pairs = list(itertools.pairwise(moments))
-    for difference, slope in ((boltzmann.printed_difference, -2 / batch), (boltzmann.product_rule_difference, 0.0)):
+    for difference, slope in (
+        (boltzmann.printed_difference, -2 / batch),
+        (boltzmann.product_rule_difference, 0.0),
+    ):
         mean = sum(difference(*pair) for pair in pairs) / len(pairs)
         assert float((mean * C).sum() / C.square().sum()) == pytest.approx(slope, abs=0.03)
     start = CovariancePenalty().value(rbm)
-    up, down = (torch.cat([torch.zeros(5).double(), sign * C.reshape(-1)]) for sign in (0.05, -0.05))
-    assert CovariancePenalty().value(rbm.moved(up)) > start > CovariancePenalty().value(rbm.moved(down))
+    up, down = (
+        torch.cat([torch.zeros(5).double(), sign * C.reshape(-1)]) for sign in (0.05, -0.05)
+    )
+    assert (
+        CovariancePenalty().value(rbm.moved(up))
+        > start
+        > CovariancePenalty().value(rbm.moved(down))
+    )
 
 
 def test_erratum_unit_steps_lose_the_derivative():
-    """With dW := 1 and the product rule the average is (C_t - C_{t-15}) / 15: it does not depend on the step at all."""
+    """With dW := 1 and the product rule the average is (C_t - C_{t-15}) / 15: it does not depend on
+    the step at all.
+    """
     machines = [machine(3, 2, seed, 0.5) for seed in range(16)]
     penalty = boltzmann.PaperPenalty(15, rule="product")
     for rbm in machines:
@@ -215,11 +253,16 @@ def test_erratum_unit_steps_lose_the_derivative():
     first, last = (boltzmann.model_moments(rbm).covariance for rbm in (machines[0], machines[-1]))
     close(out, (last - first) / 15)
     slope = CovariancePenalty().gradient(machines[-1])[5:].reshape(3, 2)
-    assert abs(float(torch.nn.functional.cosine_similarity(out.reshape(-1), slope.reshape(-1), dim=0))) < 0.98
+    assert (
+        abs(float(torch.nn.functional.cosine_similarity(out.reshape(-1), slope.reshape(-1), dim=0)))
+        < 0.98
+    )
 
 
 def test_erratum_no_covariance_factor():
-    """Without the factor 2 cov(v, h) the descent is on the sum of the covariances, not on their squares."""
+    """Without the factor 2 cov(v, h) the descent is on the sum of the covariances, not on their
+    squares.
+    """
     rbm = machine(3, 2, 16, 0.5)
     start, with_factor, without = CovariancePenalty().value(rbm), rbm, rbm
     for _ in range(100):
@@ -241,7 +284,9 @@ def test_erratum_incrementally_updated_matrix():
 
 
 def test_erratum_accuracy_is_error():
-    """The minimum over epochs of an accuracy is chance, at the start, in every cell: the paper's numbers are errors."""
+    """The minimum over epochs of an accuracy is chance, at the start, in every cell: the paper's
+    numbers are errors.
+    """
     results = experiments.load("boltzmann_thresholds", "paper").select(rule="none", grey=False)
     for record in results:
         accuracy = [[1 - error for error in curve] for curve in record["test_error"]]
@@ -250,7 +295,9 @@ def test_erratum_accuracy_is_error():
 
 
 def test_the_covariance_costs_nothing_extra():
-    """"The actual covariance is quite expensive": it is one outer product beside E[v h^T], which every step needs."""
+    """ "The actual covariance is quite expensive": it is one outer product beside E[v h^T], which
+    every step needs.
+    """
     v, h = binary(50, 4), binary(50, 3, 1)
     moments = boltzmann.sample_moments(v, h)
     joint = torch.cov(torch.cat([v, h], 1).mT, correction=0)

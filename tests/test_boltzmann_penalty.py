@@ -37,7 +37,9 @@ def binary(n, D, seed=0):
 
 
 def of_case(case):
-    return RBM(tensor(case["inputs"]["W"]), tensor(case["inputs"]["a"]), tensor(case["inputs"]["b"]))
+    return RBM(
+        tensor(case["inputs"]["W"]), tensor(case["inputs"]["a"]), tensor(case["inputs"]["b"])
+    )
 
 
 def moments_of(triple):
@@ -72,7 +74,10 @@ def test_penalty_and_gradient_equal_autograd(pair, D, H):
     def value(theta):
         a, b, W = theta.split([D, H, D * H])
         v, h, p, _ = reference.rbm_joint(W.reshape(D, H), a, b)
-        left, right = {"v": v - p @ v, "h": h - p @ h}[pair[0]], {"v": v - p @ v, "h": h - p @ h}[pair[1]]
+        left, right = (
+            {"v": v - p @ v, "h": h - p @ h}[pair[0]],
+            {"v": v - p @ v, "h": h - p @ h}[pair[1]],
+        )
         return (((p[:, None] * left).mT @ right) ** 2).sum()
 
     theta = rbm.vector().requires_grad_()
@@ -96,14 +101,18 @@ def test_gradient_is_twice_fisher_times_the_natural_direction():
     close(2 * rbm.fisher() @ u, gradient)
     close(boltzmann.fisher_forms(rbm.fisher()).inverse @ gradient, 2 * u, 1e-8)
     close(u[7:].reshape(4, 3), boltzmann.model_moments(rbm).covariance)
-    assert torch.nn.functional.cosine_similarity(gradient, u, dim=0) < 0.99  # not parallel to u itself
+    assert (
+        torch.nn.functional.cosine_similarity(gradient, u, dim=0) < 0.99
+    )  # not parallel to u itself
 
 
 def test_four_tensor_of_covariance_derivatives_equals_the_case(cases):
     """dC_kl/dw_ij has four indices; the paper keeps only k, l = i, j."""
     case = cases("boltzmann")["dC_dw_3x2"]
     rbm = of_case(case)
-    tensor4 = torch.autograd.functional.jacobian(lambda W: reference.rbm_covariance(W, rbm.a, rbm.b), rbm.W)
+    tensor4 = torch.autograd.functional.jacobian(
+        lambda W: reference.rbm_covariance(W, rbm.a, rbm.b), rbm.W
+    )
     close(tensor4[:, :, 1, 0], case["expected"]["slice_10"])
     diagonal = torch.einsum("ijij->ij", tensor4)
     close(diagonal, case["expected"]["diagonal"])
@@ -127,12 +136,16 @@ def test_independence_means_zero_weights():
         assert float((rbm.W * boltzmann.model_moments(rbm).covariance).sum()) > 0
     free = RBM(torch.zeros(3, 2, dtype=torch.float64), rbm.a, rbm.b)
     assert float(CovariancePenalty().value(free)) < 1e-30
-    assert float((boltzmann.covariances(free)["vv"] ** 2).sum()) > 0.01  # cov(v, v) is not zero there
+    assert (
+        float((boltzmann.covariances(free)["vv"] ** 2).sum()) > 0.01
+    )  # cov(v, v) is not zero there
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_weights_times_covariance_is_the_sum_of_two_divergences(seed):
-    """sum w C = KL(p, p_v p_h) + KL(p_v p_h, p), so that it is positive unless W = 0; one of them alone is not it."""
+    """sum w C = KL(p, p_v p_h) + KL(p_v p_h, p), so that it is positive unless W = 0; one of them
+    alone is not it.
+    """
     rbm = RBM.random(4, 3, scale=1.0, bias_scale=0.7, generator=rng(seed))
     _, _, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
     p = p.reshape(16, 8)
@@ -153,7 +166,9 @@ def test_near_zero_the_penalty_is_a_quadratic_weight_decay():
 
 
 def test_a_small_norm_of_g_is_not_whitening():
-    """Saturating every unit sends the norm of G to 0 while its condition number grows and G leaves the identity."""
+    """Saturating every unit sends the norm of G to 0 while its condition number grows and G leaves
+    the identity.
+    """
     rbm = machine(3, 2, seed=5, scale=0.3)
     saturated = RBM(rbm.W, rbm.a.sign() * 6, rbm.b.sign() * 6)
     G, S = rbm.fisher(), saturated.fisher()
@@ -161,7 +176,9 @@ def test_a_small_norm_of_g_is_not_whitening():
     assert torch.linalg.cond(S) > 10 * torch.linalg.cond(G)
     assert float(((S - eye(11)) ** 2).sum()) > float(((G - eye(11)) ** 2).sum())
     for seed in range(50):
-        assert float(machine(3, 2, seed=seed).fisher().diagonal().max()) <= 0.25  # so G = I is impossible
+        assert (
+            float(machine(3, 2, seed=seed).fisher().diagonal().max()) <= 0.25
+        )  # so G = I is impossible
 
 
 @pytest.mark.parametrize("gamma", [math.nan, 3.0, -0.1])
@@ -202,7 +219,9 @@ def test_moving_average_equals_the_case(cases):
         for triple in triples:
             out = penalty.update(triple)
         close(out, case["expected"][key])
-    close(out, (triples[-1].covariance - triples[-4].covariance) / 3)  # the corrected rule telescopes
+    close(
+        out, (triples[-1].covariance - triples[-4].covariance) / 3
+    )  # the corrected rule telescopes
 
 
 def test_paper_penalty_first_step_division_and_checks():
@@ -226,7 +245,12 @@ def test_printed_rule_has_the_bias_minus_two_c_over_batch():
     rbm, batch = machine(3, 2, seed=6, scale=2.0), 10
     v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
     C = boltzmann.model_moments(rbm).covariance
-    generator, printed, product, n = rng(7), torch.zeros(3, 2).double(), torch.zeros(3, 2).double(), 8_000
+    generator, printed, product, n = (
+        rng(7),
+        torch.zeros(3, 2).double(),
+        torch.zeros(3, 2).double(),
+        8_000,
+    )
     rows = torch.multinomial(p, batch * (n + 1), replacement=True, generator=generator).split(batch)
     moments = [boltzmann.sample_moments(v[r], h[r]) for r in rows]
     for before, after in itertools.pairwise(moments):
@@ -244,7 +268,9 @@ def test_dropping_the_covariance_factor_is_another_objective():
     for _ in range(150):
         with_factor = with_factor.moved(-1.0 * CovariancePenalty().gradient(with_factor))
         theta = without.W.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(reference.rbm_covariance(theta, without.a, without.b).sum(), theta)
+        (slope,) = torch.autograd.grad(
+            reference.rbm_covariance(theta, without.a, without.b).sum(), theta
+        )
         without = RBM(without.W - 1.0 * slope, without.a, without.b)
     start = float(CovariancePenalty().value(rbm))
     assert float(CovariancePenalty().value(with_factor)) < 0.8 * start
@@ -261,8 +287,12 @@ def test_controller_equals_the_case(cases):
             controller = ThresholdController(
                 v, p, gamma=inputs["gamma"], up=inputs["up"], down=inputs["down"], signed=signed
             )
-            assert controller.exceeding(tensor(inputs["P"])) == pytest.approx(expected[f"fraction_{kind}"])
-            assert controller.update(tensor(inputs["P"])) == pytest.approx(expected[f"gamma_{kind}"])
+            assert controller.exceeding(tensor(inputs["P"])) == pytest.approx(
+                expected[f"fraction_{kind}"]
+            )
+            assert controller.update(tensor(inputs["P"])) == pytest.approx(
+                expected[f"gamma_{kind}"]
+            )
 
 
 def test_controller_trims_and_checks():
@@ -274,9 +304,16 @@ def test_controller_trims_and_checks():
     assert (high, low) == (1.0, 1e-5)
     assert len(boltzmann.THRESHOLDS) == 5 and len(boltzmann.FRACTIONS) == 7
     for bad in (
-        {"fraction": 1.5}, {"threshold": -1.0}, {"up": 0.9}, {"gamma": 0.0}, {"gamma": 5.0}, {"gamma": 1e-6},
-        {"bounds": (1.0, 0.1)}, {"bounds": (-1.0, 1.0)}, {"bounds": (1e-5, math.inf)},
-    ):  # fmt: skip
+        {"fraction": 1.5},
+        {"threshold": -1.0},
+        {"up": 0.9},
+        {"gamma": 0.0},
+        {"gamma": 5.0},
+        {"gamma": 1e-6},
+        {"bounds": (1.0, 0.1)},
+        {"bounds": (-1.0, 1.0)},
+        {"bounds": (1e-5, math.inf)},
+    ):
         with pytest.raises(ValueError):
             ThresholdController(**{"threshold": 0.1, "fraction": 0.5, **bad})
     with pytest.raises(ValueError, match="finite"):
@@ -299,7 +336,9 @@ def test_whitened_direction_equals_the_case(cases):
     close(dW.reshape(4, 3), expected["dW"], 1e-9)
     natural = boltzmann.fisher_forms(rbm.fisher()).inverse @ gradient
     G = rbm.fisher()
-    assert boltzmann.metric_cosine(G, direction, natural) == pytest.approx(expected["cos_G"], abs=1e-8)
+    assert boltzmann.metric_cosine(G, direction, natural) == pytest.approx(
+        expected["cos_G"], abs=1e-8
+    )
     assert boltzmann.metric_cosine(G, gradient, natural) == pytest.approx(
         expected["cos_G_euclidean"], abs=1e-8
     )
@@ -312,11 +351,15 @@ def test_at_zero_weights_whitening_is_the_natural_gradient():
     close(boltzmann.exact_whitened_direction(free, free.gradient(X), 1e-12), natural, 1e-8)
     assert (boltzmann.centred_direction(free, free.gradient(X)) - natural).abs().max() > 0.1
     coupled = rbm.natural_gradient(X)
-    assert (boltzmann.exact_whitened_direction(rbm, rbm.gradient(X), 1e-12) - coupled).abs().max() > 0.01
+    assert (
+        boltzmann.exact_whitened_direction(rbm, rbm.gradient(X), 1e-12) - coupled
+    ).abs().max() > 0.01
 
 
 def test_whitened_direction_is_the_gradient_of_the_reparametrized_energy():
-    """Autograd through E = -a'x - b'y - x'W'y with x = A(v - mu), y = B(h - lambda), mapped back to (a, b, W)."""
+    """Autograd through E = -a'x - b'y - x'W'y with x = A(v - mu), y = B(h - lambda), mapped back to
+    (a, b, W).
+    """
     rbm, X = machine(3, 2, seed=10), binary(8, 3)
     A = torch.randn(3, 3, generator=rng(1), dtype=torch.float64)
     B = torch.randn(2, 2, generator=rng(2), dtype=torch.float64)
@@ -329,7 +372,9 @@ def test_whitened_direction_is_the_gradient_of_the_reparametrized_energy():
 
     jacobian = torch.autograd.functional.jacobian(canonical, torch.zeros(11, dtype=torch.float64))
     expected = jacobian @ jacobian.mT @ rbm.gradient(X)
-    close(boltzmann.whitened_direction(rbm.gradient(X), mu, lam, A.mT @ A, B.mT @ B), expected, 1e-10)
+    close(
+        boltzmann.whitened_direction(rbm.gradient(X), mu, lam, A.mT @ A, B.mT @ B), expected, 1e-10
+    )
     uncentred = boltzmann.whitened_direction(rbm.gradient(X), 0 * mu, 0 * lam, A.mT @ A, B.mT @ B)
     assert (uncentred - expected).abs().max() > 0.01
 
@@ -386,7 +431,9 @@ def test_classification_rbm_equals_the_joint_machine():
     """p(y|x) by the free energy of (x, one-hot y); the pixel biases do not matter."""
     rbm, X = machine(6, 3, seed=13), binary(5, 4)
     classifier = boltzmann.ClassificationRBM.from_machine(rbm, 2)
-    free = torch.stack([rbm.free_energy(torch.cat([X, eye(2)[y].expand(5, 2)], 1)) for y in (0, 1)], 1)
+    free = torch.stack(
+        [rbm.free_energy(torch.cat([X, eye(2)[y].expand(5, 2)], 1)) for y in (0, 1)], 1
+    )
     close(classifier.probabilities(X), torch.softmax(-free, 1))
     assert (classifier.probabilities(X) - torch.softmax(free, 1)).abs().max() > 0.05
 
@@ -403,7 +450,10 @@ def test_classification_rbm_learns():
 
 
 def test_softmax_on_hidden_is_the_minimum():
-    features, labels = torch.rand(60, 4, generator=rng(4), dtype=torch.float64), torch.arange(60) % 3
+    features, labels = (
+        torch.rand(60, 4, generator=rng(4), dtype=torch.float64),
+        torch.arange(60) % 3,
+    )
     weights, bias = boltzmann.fit_softmax(features, labels, 3, l2=0.1)
 
     def gradient_norm(weights):
@@ -437,7 +487,11 @@ def test_bad_labels_are_named():
 )
 def test_labels_that_do_not_fit_the_rows_are_named(labels, message):
     X, classifier = binary(5, 4), boltzmann.ClassificationRBM.from_machine(machine(6, 3), 2)
-    for call in (classifier.error, classifier.cd_gradient, lambda x, y: boltzmann.fit_softmax(x, y, 2)):
+    for call in (
+        classifier.error,
+        classifier.cd_gradient,
+        lambda x, y: boltzmann.fit_softmax(x, y, 2),
+    ):
         with pytest.raises(ValueError, match=f"labels: expected .*{message}|labels: {message}"):
             call(X, labels)
 

@@ -25,7 +25,10 @@ def test_good_input_comes_back():
         ([1.0], "x: expected a torch.Tensor, got list; wrap it"),
         (torch.ones(2, dtype=torch.int32), "got torch.int32; convert it"),
         (torch.ones(2, 0), r"got an empty tensor of shape \(2, 0\)"),
-        (torch.tensor([1.0, float("nan"), float("inf")]), "got 2 NaN or infinite of 3; remove them"),
+        (
+            torch.tensor([1.0, float("nan"), float("inf")]),
+            "got 2 NaN or infinite of 3; remove them",
+        ),
     ],
 )
 def test_floating(x, message):
@@ -34,7 +37,9 @@ def test_floating(x, message):
 
 
 def test_shapes():
-    with pytest.raises(ValueError, match=r"x: expected a matrix \(two dimensions\), got shape \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"x: expected a matrix \(two dimensions\), got shape \(3,\)"
+    ):
         check.matrix(torch.ones(3), "x")
     with pytest.raises(ValueError, match=r"x: expected a square matrix, got shape \(3, 2\)"):
         check.square(torch.ones(3, 2), "x")
@@ -49,10 +54,14 @@ def test_symmetric_forgives_rounding_only(dtype):
     x[0, 1] = -1
     with pytest.raises(ValueError, match="differs from its transpose by 2"):
         check.symmetric(x, "x")
-    assert torch.equal(check.symmetric(torch.zeros(2, 2, dtype=dtype), "x"), torch.zeros(2, 2, dtype=dtype))
+    assert torch.equal(
+        check.symmetric(torch.zeros(2, 2, dtype=dtype), "x"), torch.zeros(2, 2, dtype=dtype)
+    )
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), np.float32("inf"), "1", None, True, 1j, torch.ones(2)])
+@pytest.mark.parametrize(
+    "value", [-1.0, float("nan"), np.float32("inf"), "1", None, True, 1j, torch.ones(2)]
+)
 def test_numbers(value):
     with pytest.raises(ValueError, match="eps: expected a finite number >= 0"):
         check.non_negative(value, "eps")
@@ -72,7 +81,9 @@ def test_unit():
     x = torch.tensor([0.0, 0.5, 1.0])
     assert check.unit(x, "v") is x
     for bad in (-x, 2 * x):
-        with pytest.raises(ValueError, match=r"v: expected values in \[0, 1\], got minimum .* and maximum"):
+        with pytest.raises(
+            ValueError, match=r"v: expected values in \[0, 1\], got minimum .* and maximum"
+        ):
             check.unit(bad, "v")
     with pytest.raises(ValueError, match="v: expected finite numbers"):
         check.unit(x / 0, "v")
@@ -92,7 +103,9 @@ def test_whole_takes_integers_of_numpy_and_returns_an_int():
 
 
 def test_semidefinite_eigh():
-    values, vectors = check.semidefinite_eigh(torch.diag(torch.tensor([2.0, -1e-7, 1.0])), "G", torch.float64)
+    values, vectors = check.semidefinite_eigh(
+        torch.diag(torch.tensor([2.0, -1e-7, 1.0])), "G", torch.float64
+    )
     assert values.tolist() == [0.0, 1.0, 2.0]
     assert vectors.shape == (3, 3)
     for smallest in (-1e-5, -1.0):
@@ -107,6 +120,8 @@ def test_semidefinite_eigh():
 
 def test_full_rank():
     check.full_rank(torch.tensor([1e-3, 1.0]), "G", torch.float32)
-    with pytest.raises(ValueError, match="G: expected a matrix of full rank, got numerical rank 1 of 2"):
+    with pytest.raises(
+        ValueError, match="G: expected a matrix of full rank, got numerical rank 1 of 2"
+    ):
         check.full_rank(torch.tensor([1e-8, 1.0]), "G", torch.float32)
     check.full_rank(torch.tensor([1e-8, 1.0], dtype=torch.float64), "G", torch.float64)

@@ -19,7 +19,10 @@ class Toy(Settings):
 
 def toy(settings: Toy) -> dict:
     """Draw a number."""
-    return {"x": settings.rate * torch.randn((), generator=settings.generator()).item(), "curve": [0.0] * 50}
+    return {
+        "x": settings.rate * torch.randn((), generator=settings.generator()).item(),
+        "curve": [0.0] * 50,
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +46,24 @@ def test_list(capsys):
 
 def test_run_prints_the_values(capsys):
     code, out, _ = call(capsys, "run", "toy", "--seed", "3", "--set", "rate=2")
-    assert code == 0 and f"{experiments.run('toy', seed=3, rate=2)['x']:.4g}" in out and "list of 50" in out
+    assert (
+        code == 0
+        and f"{experiments.run('toy', seed=3, rate=2)['x']:.4g}" in out
+        and "list of 50" in out
+    )
 
 
 def test_sweep_stores_and_report_reads(capsys, tmp_path, monkeypatch):
     """Six seeds at two rates, then a seventh at the default rate."""
-    code, out, err = call(capsys, "sweep", "toy", "--seeds", "0:6", "--set", "rate=0.1,0.2", "--quiet")
-    assert code == 0 and err == "" and out.startswith("12 records in") and (tmp_path / "toy.quick.json").exists()
+    code, out, err = call(
+        capsys, "sweep", "toy", "--seeds", "0:6", "--set", "rate=0.1,0.2", "--quiet"
+    )
+    assert (
+        code == 0
+        and err == ""
+        and out.startswith("12 records in")
+        and (tmp_path / "toy.quick.json").exists()
+    )
     code, out, _ = call(capsys, "sweep", "toy", "--seeds", "0,7", "--quiet")
     assert out.startswith("13 records")
     monkeypatch.setattr(ledger, "report", lambda paper: f"claims of {paper}")
@@ -73,8 +87,14 @@ def test_the_progress_bar_goes_to_stderr(capsys):
         (["run", "toy", "--set", "rate=1,2"], "several are for sweep"),
         (["run", "toy", "--set", "rate=fast"], "rate expected float"),
         (["run", "toy", "--set", "seed=1"], "--set seed: use --seed (of run), --seeds (of sweep)"),
-        (["run", "toy", "--set", "device=cpu"], "--set device: use --seed (of run), --seeds (of sweep) or --device"),
-        (["sweep", "toy", "--set", "seed=1,2"], "--set seed: use --seed (of run), --seeds (of sweep)"),
+        (
+            ["run", "toy", "--set", "device=cpu"],
+            "--set device: use --seed (of run), --seeds (of sweep) or --device",
+        ),
+        (
+            ["sweep", "toy", "--set", "seed=1,2"],
+            "--set seed: use --seed (of run), --seeds (of sweep)",
+        ),
         (["run", "toy", "--device", "cuda:99"], "--device: expected one that torch"),
         (["run", "toy", "--device", "quantum"], "such as cpu, got 'quantum'"),
         (["sweep", "toy", "--device", "cuda:99"], "--device: expected one that torch"),
@@ -85,7 +105,13 @@ def test_the_progress_bar_goes_to_stderr(capsys):
 )
 def test_an_error_is_one_line_and_code_2(capsys, arguments, message):
     code, out, err = call(capsys, *arguments)
-    assert code == 2 and out == "" and err.count("\n") == 1 and message in err and err.startswith("natcompanion: ")
+    assert (
+        code == 2
+        and out == ""
+        and err.count("\n") == 1
+        and message in err
+        and err.startswith("natcompanion: ")
+    )
 
 
 def test_an_error_of_usage_has_code_2(capsys):
@@ -114,7 +140,9 @@ def test_doctor_is_content(capsys):
     found = [problem for problem in cli.problems() if "no stored results" not in problem]
     assert found == []
     code, out, _ = call(capsys, "doctor")
-    assert code in (0, 1) and all(word in out for word in ("python", "torch", "threads", "cache", "chromium", "node"))
+    assert code in (0, 1) and all(
+        word in out for word in ("python", "torch", "threads", "cache", "chromium", "node")
+    )
 
 
 def test_doctor_finds_damage(capsys, tmp_path):
@@ -132,4 +160,8 @@ def test_doctor_finds_damage(capsys, tmp_path):
 def test_the_command_is_installed():
     command = [sys.executable, "-m", "natcompanion.cli", "run", "nope"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("natcompanion: no experiment 'nope'")
+    assert (
+        done.returncode == 2
+        and done.stdout == ""
+        and done.stderr.startswith("natcompanion: no experiment 'nope'")
+    )

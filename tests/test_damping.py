@@ -1,4 +1,6 @@
-"""Levenberg-Marquardt: both ratios on an exact quadratic, bounds, and steps that must not be taken."""
+"""Levenberg-Marquardt: both ratios on an exact quadratic, bounds, and steps that must not be
+taken.
+"""
 
 import math
 
@@ -40,10 +42,14 @@ def test_ratios_on_an_exact_quadratic(lr):
 
 def test_the_two_ratios_decide_differently():
     slope, curved = ratios(1.0)
-    assert LevenbergMarquardt(1.0).update(slope) == 1.0  # a perfect model, and the damping does not fall
+    assert (
+        LevenbergMarquardt(1.0).update(slope) == 1.0
+    )  # a perfect model, and the damping does not fall
     assert LevenbergMarquardt(1.0).update(curved) == pytest.approx(2 / 3)
     slope, curved = ratios(1.6)
-    assert LevenbergMarquardt(1.0).update(slope) == pytest.approx(3 / 2)  # a perfect model, and it rises
+    assert LevenbergMarquardt(1.0).update(slope) == pytest.approx(
+        3 / 2
+    )  # a perfect model, and it rises
     assert LevenbergMarquardt(1.0).update(curved) == pytest.approx(2 / 3)
 
 
@@ -56,7 +62,13 @@ def test_sign_of_the_ratio():
 
 @pytest.mark.parametrize(
     ("before", "after", "predicted"),
-    [(1.0, 0.5, 0.0), (1.0, math.nan, 1.0), (1.0, math.inf, 1.0), (math.nan, 0.5, 1.0), (1.0, 0.5, math.nan)],
+    [
+        (1.0, 0.5, 0.0),
+        (1.0, math.nan, 1.0),
+        (1.0, math.inf, 1.0),
+        (math.nan, 0.5, 1.0),
+        (1.0, 0.5, math.nan),
+    ],
 )
 def test_no_ratio_without_numbers(before, after, predicted):
     assert math.isnan(reduction_ratio(before, after, predicted))
@@ -70,10 +82,14 @@ def test_the_ratio_tends_to_one_where_rounding_hides_both_decreases():
     assert reduction_ratio(1.0, 1.0, 1e-12, eps=eps) == pytest.approx(1)
     assert reduction_ratio(1.0, 1.0 + 100 * eps, 1e-9, eps=eps) < 0  # uphill beyond rounding
     assert reduction_ratio(1.0, 0.9, 0.2, eps=eps) == pytest.approx(0.5, abs=1e-5)
-    assert reduction_ratio(-1000.0, -1000.0, 1e-6, eps=eps) == pytest.approx(1, abs=1e-2)  # in the loss's own size
+    assert reduction_ratio(-1000.0, -1000.0, 1e-6, eps=eps) == pytest.approx(
+        1, abs=1e-2
+    )  # in the loss's own size
     assert math.isnan(reduction_ratio(1.0, 1.0, 0.0, eps=eps))
     assert math.isnan(reduction_ratio(1.0, 1.0, -10 * eps, eps=eps))
-    assert reduction_ratio(1.0, 0.9, 0.2, eps=torch.finfo(torch.float64).eps) == pytest.approx(0.5, rel=1e-13)
+    assert reduction_ratio(1.0, 0.9, 0.2, eps=torch.finfo(torch.float64).eps) == pytest.approx(
+        0.5, rel=1e-13
+    )
 
 
 def test_damping_is_bounded():
@@ -95,7 +111,9 @@ def test_arguments_change_the_rule():
 
 
 def attempt(x, step, loss, before, predicted=1.0):
-    return try_step([x], torch.tensor(step, dtype=torch.float64), loss, before=before, predicted=predicted)
+    return try_step(
+        [x], torch.tensor(step, dtype=torch.float64), loss, before=before, predicted=predicted
+    )
 
 
 def test_a_good_step_is_kept():
@@ -109,7 +127,9 @@ def test_a_good_step_is_kept():
 
 def test_a_step_that_rounding_hides_lowers_the_damping():
     x = torch.ones(2)  # float32
-    trial = try_step([x], torch.full((2,), -1e-12), lambda: x.square().sum(), before=2.0, predicted=4e-12)
+    trial = try_step(
+        [x], torch.full((2,), -1e-12), lambda: x.square().sum(), before=2.0, predicted=4e-12
+    )
     assert trial.after == 2.0 and LevenbergMarquardt(1e8).update(trial.rho) < 1e8
 
 

@@ -1,4 +1,6 @@
-"""Data: values, splits and sizes of the embedded sets, deformed digits. Files: see test_data_files.py."""
+"""Data: values, splits and sizes of the embedded sets, deformed digits. Files: see
+test_data_files.py.
+"""
 
 import socket
 
@@ -18,7 +20,14 @@ def original():
 
 
 def choose(labels, **options):
-    defaults = {"n": None, "split": "train", "seed": 0, "classes": None, "train": 3000, "validation": 1000}
+    defaults = {
+        "n": None,
+        "split": "train",
+        "seed": 0,
+        "classes": None,
+        "train": 3000,
+        "validation": 1000,
+    }
     return _images.choose(labels, **(defaults | options))
 
 
@@ -46,7 +55,9 @@ def test_mnist_needs_no_network(monkeypatch):
 @pytest.mark.parametrize("size", [1, 3, 10, 14, 19, 27, 28, 31, 56])
 def test_area_average_is_the_integral(size):
     image = torch.from_numpy(np.random.default_rng(0).random((2, 28, 28)))
-    fine = np.kron(image.numpy(), np.ones((1, size, size)))  # cut each pixel into size x size equal pieces
+    fine = np.kron(
+        image.numpy(), np.ones((1, size, size))
+    )  # cut each pixel into size x size equal pieces
     brute = fine.reshape(2, size, 28, size, 28).mean(axis=(2, 4))
     resized = _images.area_average(image, size)
     assert np.allclose(resized, brute, rtol=0, atol=1e-14)
@@ -62,7 +73,9 @@ def test_area_average_control():
 
 def test_mnist_size_by_hand():
     whole, half = data.mnist(5)[0], data.mnist(5, size=14)[0]
-    by_hand = (whole[:, ::2, ::2] + whole[:, 1::2, ::2] + whole[:, ::2, 1::2] + whole[:, 1::2, 1::2]) / 4
+    by_hand = (
+        whole[:, ::2, ::2] + whole[:, 1::2, ::2] + whole[:, ::2, 1::2] + whole[:, 1::2, 1::2]
+    ) / 4
     assert torch.allclose(half, by_hand, rtol=0, atol=1e-6)
     for size in (3, 7, 10, 30):
         images = data.mnist(200, size=size, dtype=torch.float64)[0]
@@ -75,7 +88,9 @@ def test_splits_are_disjoint_and_stratified():
     sizes = {"train": 3000, "validation": 1000, "test": 1000, "train+validation": 4000, "all": 5000}
     assert {split: len(part) for split, part in parts.items()} == sizes
     together = np.concatenate([parts["train"], parts["validation"], parts["test"]])
-    assert np.array_equal(np.sort(together), np.arange(5000)) and np.array_equal(together, parts["all"])
+    assert np.array_equal(np.sort(together), np.arange(5000)) and np.array_equal(
+        together, parts["all"]
+    )
     assert set(parts["train+validation"]) == set(parts["train"]) | set(parts["validation"])
     for split, part in parts.items():
         assert set(np.bincount(labels[part])) == {sizes[split] // 10}
@@ -113,7 +128,9 @@ def test_the_test_part_of_a_set_stays_the_test_part():
     parts = {split: choose(labels, split=split, **options) for split in _images.SPLITS}
     assert sorted(parts["test"]) == list(range(40, 60))
     assert sorted(parts["train+validation"]) == list(range(40))
-    assert sorted(parts["all"]) == list(range(60)) and not set(parts["train"]) & set(parts["validation"])
+    assert sorted(parts["all"]) == list(range(60)) and not set(parts["train"]) & set(
+        parts["validation"]
+    )
 
 
 def test_classes():
@@ -203,7 +220,11 @@ def test_digits():
     assert images.shape == (1797, 8, 8) and images.min() == 0 and images.max() == 1
     assert torch.equal((images * 16).round() / 16, images)
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    assert [len(data.digits(split=s)[1]) for s in ("train", "validation", "test")] == [1077, 360, 360]
+    assert [len(data.digits(split=s)[1]) for s in ("train", "validation", "test")] == [
+        1077,
+        360,
+        360,
+    ]
     with pytest.raises(ValueError, match="n: expected an integer from 1 to 1077"):
         data.digits(1078)
 
@@ -228,10 +249,16 @@ def test_deform_does_what_it_says():
     exchanged = right_and_down[:, 2:, 1:]  # control: x and y
     assert not torch.allclose(exchanged, image[:, :-2, :-1], atol=0.1)
     quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).expand(3, 2, 2)
-    assert torch.allclose(_deform.deform(image, quarter, move, field), image.rot90(1, (1, 2)), atol=1e-5)
-    assert not torch.allclose(_deform.deform(image, quarter, move, field), image.rot90(-1, (1, 2)), atol=0.1)
+    assert torch.allclose(
+        _deform.deform(image, quarter, move, field), image.rot90(1, (1, 2)), atol=1e-5
+    )
+    assert not torch.allclose(
+        _deform.deform(image, quarter, move, field), image.rot90(-1, (1, 2)), atol=0.1
+    )
     field = field + torch.tensor([0.0, 3.0])
-    assert torch.allclose(_deform.deform(image, matrix, move, field)[:, :-3], image[:, 3:], atol=1e-5)
+    assert torch.allclose(
+        _deform.deform(image, matrix, move, field)[:, :-3], image[:, 3:], atol=1e-5
+    )
 
 
 def test_deformed_digits_without_deformation_are_the_digits():
@@ -245,7 +272,9 @@ def test_deformed_digits_without_deformation_are_the_digits():
 @pytest.mark.parametrize("name", ["rotation", "scale", "shear", "shift", "bend"])
 def test_each_deformation_changes_the_digits(name):
     off = dict.fromkeys(("rotation", "scale", "shear", "shift", "bend"), 0.0)
-    plain, small, large = (data.deformed_digits(50, **(off | {name: size}))[0] for size in (0.0, 0.1, 0.5))
+    plain, small, large = (
+        data.deformed_digits(50, **(off | {name: size}))[0] for size in (0.0, 0.1, 0.5)
+    )
     assert 1e-4 < (small - plain).abs().mean() < (large - plain).abs().mean()
 
 
@@ -264,15 +293,26 @@ def test_digit_k_depends_on_k_and_the_seed_alone():
     images, labels = data.deformed_digits(600, size=10)
     for start, n in [(0, 1), (5, 3), (249, 2), (250, 250), (100, 500)]:
         some, names = data.deformed_digits(n, start=start, size=10)
-        assert torch.equal(some, images[start : start + n]) and torch.equal(names, labels[start : start + n])
+        assert torch.equal(some, images[start : start + n]) and torch.equal(
+            names, labels[start : start + n]
+        )
     assert not torch.equal(data.deformed_digits(20, seed=1)[0], data.deformed_digits(20)[0])
     again = data.deformed_digits(20, start=3000)[0]
-    assert (again - data.deformed_digits(20)[0]).abs().mean() > 0.01  # same digits, new deformations
+    assert (
+        again - data.deformed_digits(20)[0]
+    ).abs().mean() > 0.01  # same digits, new deformations
     assert images.min() >= 0 and images.max() <= 1
 
 
 BAD_STREAM = [
-    *[{"n": 0}, {"start": -1}, {"rotation": -1.0}, {"bend": float("nan")}, {"smoothness": 0.0}, {"size": 0}],
+    *[
+        {"n": 0},
+        {"start": -1},
+        {"rotation": -1.0},
+        {"bend": float("nan")},
+        {"smoothness": 0.0},
+        {"size": 0},
+    ],
     *[{"dtype": torch.uint8}, {"seed": -2}, {"split": "dev"}, {"classes": (11,)}],
 ]
 

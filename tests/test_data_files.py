@@ -71,7 +71,12 @@ def test_no_mirror_works(cache):
             fetch(DEAD, empty.url, wrong.url)
         lines = str(caught.value).splitlines()
     assert len(lines) == 3
-    assert "refused" in lines[0] and "404" in lines[1] and "MD5" in lines[2] and "does not match" in lines[2]
+    assert (
+        "refused" in lines[0]
+        and "404" in lines[1]
+        and "MD5" in lines[2]
+        and "does not match" in lines[2]
+    )
     assert isinstance(caught.value, RuntimeError) and files(cache) == []
 
 
@@ -139,18 +144,24 @@ def test_a_damaged_file_in_the_cache_is_replaced(cache):
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("NATCOMPANION_CACHE", str(tmp_path / "file" / "cache"))
-    with FileServer({"file.gz": BODY}) as server, pytest.raises(data.DataUnavailable, match="cache"):
+    with (
+        FileServer({"file.gz": BODY}) as server,
+        pytest.raises(data.DataUnavailable, match="cache"),
+    ):
         fetch(server.url)
 
 
 SCRIPT = (
-    "import runpy, sys; runpy.run_path(sys.argv[1])['fetch']('file.gz', sys.argv[2], sys.argv[3:], 'set')"
+    "import runpy, sys; runpy.run_path(sys.argv[1])['fetch']('file.gz', sys.argv[2], "
+    "sys.argv[3:], 'set')"
 )
 
 
 def start(url):
     """Fetch in a process of its own, without the time to import torch."""
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, _store.__file__, MD5, url], stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, _store.__file__, MD5, url], stderr=subprocess.PIPE
+    )
 
 
 def test_a_killed_process_and_two_at_once(cache, monkeypatch):
@@ -163,7 +174,11 @@ def test_a_killed_process_and_two_at_once(cache, monkeypatch):
         killed.communicate()
         (part,) = (cache / "set").glob("*.part")
         size = part.stat().st_size
-        assert killed.returncode < 0 and 0 < size < len(BODY) and not (cache / "set" / "file.gz").exists()
+        assert (
+            killed.returncode < 0
+            and 0 < size < len(BODY)
+            and not (cache / "set" / "file.gz").exists()
+        )
         two = start(server.url), start(server.url)
         for process in two:
             assert b"Downloading" not in process.communicate()[1]  # pooch's announcement
@@ -223,7 +238,8 @@ def test_damaged_idx(tmp_path, content, message):
 
 LABELS = np.tile(np.arange(10), 7), np.tile(np.arange(10), 2)
 PIXELS = [
-    np.random.default_rng(k).integers(0, 256, (len(y), 28, 28)).astype(np.uint8) for k, y in enumerate(LABELS)
+    np.random.default_rng(k).integers(0, 256, (len(y), 28, 28)).astype(np.uint8)
+    for k, y in enumerate(LABELS)
 ]
 CONTENT = dict(
     zip(_sources.IDX_FILES, map(idx, (PIXELS[0], LABELS[0], PIXELS[1], LABELS[1])), strict=True)
@@ -232,8 +248,12 @@ CONTENT = dict(
 
 def put(folder, zipped=True, **changed):
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in (CONTENT | {name.replace("_", "-"): c for name, c in changed.items()}).items():
-        (folder / (name + ".gz" * zipped)).write_bytes(gzip.compress(content) if zipped else content)
+    for name, content in (
+        CONTENT | {name.replace("_", "-"): c for name, c in changed.items()}
+    ).items():
+        (folder / (name + ".gz" * zipped)).write_bytes(
+            gzip.compress(content) if zipped else content
+        )
     return folder
 
 
@@ -273,7 +293,15 @@ def test_full_set_by_download(small, cache):
 def test_unavailable_says_what_to_do(small, cache):
     with pytest.raises(data.DataUnavailable) as caught:
         data.mnist(full=True)
-    for words in ("MNIST", DEAD, "refused", "NATCOMPANION_DATA", "folder=", "train-images", str(cache)):
+    for words in (
+        "MNIST",
+        DEAD,
+        "refused",
+        "NATCOMPANION_DATA",
+        "folder=",
+        "train-images",
+        str(cache),
+    ):
         assert words in str(caught.value)
     assert files(cache) == []
 
@@ -332,7 +360,9 @@ def test_fashion_mnist_reads_a_folder(small, tmp_path, monkeypatch):
 
 RECORDS = np.random.default_rng(2).integers(0, 256, (12, 3073)).astype(np.uint8)
 RECORDS[:, 0] = np.arange(12) % 2
-BATCHES = {name: RECORDS[2 * k : 2 * k + 2].tobytes() for k, name in enumerate(_formats.CIFAR_BATCHES)}
+BATCHES = {
+    name: RECORDS[2 * k : 2 * k + 2].tobytes() for k, name in enumerate(_formats.CIFAR_BATCHES)
+}
 
 
 def tar(batches, folder="cifar-10-batches-bin"):
@@ -372,7 +402,9 @@ def test_cifar10_by_download(two_images, monkeypatch, cache):
     with FileServer({"cifar-10-binary.tar.gz": body}) as server:
         hashes = {"cifar-10-binary.tar.gz": hashlib.md5(body).hexdigest()}
         monkeypatch.setattr(
-            _sources, "CIFAR10", _sources.Source("CIFAR-10", ("cifar-10",), hashes, (DEAD, server.url))
+            _sources,
+            "CIFAR10",
+            _sources.Source("CIFAR-10", ("cifar-10",), hashes, (DEAD, server.url)),
         )
         assert data.cifar10(split="all")[0].shape == (12, 3, 32, 32)
     assert files(cache) == ["cifar-10-binary.tar.gz"]

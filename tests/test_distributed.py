@@ -24,15 +24,22 @@ def torchrun(*arguments: str) -> None:
         environment["GLOO_SOCKET_IFNAME"] = "lo"
     done = subprocess.run(
         [sys.executable, *launcher, *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Where two processes have left what they saw of every scenario, and a training run on images."""
+    """Where two processes have left what they saw of every scenario, and a training run on
+    images.
+    """
     directory = tmp_path_factory.mktemp("distributed")
     example_folder(directory / "images")
     torchrun("tests._distributed_training", str(directory))
@@ -63,7 +70,9 @@ def test_without_a_sum_over_the_statistics_the_paths_part(paths):
     alone = training.train("uneven shares")
     moved = alone[-1] - alone[0]
     for rank in range(2):
-        assert float((paths[rank]["statistics of one process"] - alone).norm() / moved.norm()) > 0.01
+        assert (
+            float((paths[rank]["statistics of one process"] - alone).norm() / moved.norm()) > 0.01
+        )
 
 
 def test_the_image_recipe_runs_on_two_processes_and_goes_on_to_the_last_bit(directory):

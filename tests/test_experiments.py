@@ -17,7 +17,15 @@ import torch
 from scipy import stats
 
 from natcompanion import experiments
-from natcompanion.experiments import Result, Settings, _records, _registry, _sweep, experiment, interval
+from natcompanion.experiments import (
+    Result,
+    Settings,
+    _records,
+    _registry,
+    _sweep,
+    experiment,
+    interval,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +44,11 @@ def toy(settings: Toy) -> dict:
     if settings.kind == "fails" and settings.seed == 1:
         raise ArithmeticError("seed 1 does not work")
     noise = torch.randn((), generator=settings.generator()).item()
-    return {"own": settings.rate * noise, "global": torch.randn(2), "nested": {"one": settings.seed}}
+    return {
+        "own": settings.rate * noise,
+        "global": torch.randn(2),
+        "nested": {"one": settings.seed},
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +116,9 @@ def test_bad_settings(overrides, message):
 
 def test_numbers_and_lists_become_the_type_of_the_default():
     settings = experiments.run("toy", rate=1, sizes=[3]).settings
-    assert settings["rate"] == 1.0 and isinstance(settings["rate"], float) and settings["sizes"] == [3]
+    assert (
+        settings["rate"] == 1.0 and isinstance(settings["rate"], float) and settings["sizes"] == [3]
+    )
 
 
 def test_unknown_experiment_and_preset():
@@ -137,7 +151,10 @@ def test_streams_differ():
 def test_a_record_says_where_it_comes_from():
     result = experiments.run("toy", seed=1)
     assert result.versions.keys() == {"python", "torch", "numpy", "natcompanion"}
-    assert result.versions["torch"] == torch.__version__.partition("+")[0] or result.versions["torch"] == torch.__version__
+    assert (
+        result.versions["torch"] == torch.__version__.partition("+")[0]
+        or result.versions["torch"] == torch.__version__
+    )
     assert result.device == "cpu" and result.threads == 1 and result.seconds >= 0
     assert "seed" not in result.settings and "device" not in result.settings
     assert result["nested.one"] == 1
@@ -146,7 +163,10 @@ def test_a_record_says_where_it_comes_from():
 
 
 def test_json_is_strict_stable_and_round():
-    value = {"b": [1.5, math.nan, -math.inf], "a": {"c": [[1, 2], []], "d": None, "e": True, "f": "NaN", "g": {}}}
+    value = {
+        "b": [1.5, math.nan, -math.inf],
+        "a": {"c": [[1, 2], []], "d": None, "e": True, "f": "NaN", "g": {}},
+    }
     text = _records.dumps(value)
     back = _records.loads(text)
     assert _records.dumps(back) == text and text.index('"a"') < text.index('"b"')
@@ -162,7 +182,12 @@ def test_floats_keep_every_digit():
 
 
 def test_values_become_plain():
-    value = {"t": torch.tensor([1.0]), "n": np.float64(2), "l": (1, np.int64(2)), "b": torch.tensor(True)}
+    value = {
+        "t": torch.tensor([1.0]),
+        "n": np.float64(2),
+        "l": (1, np.int64(2)),
+        "b": torch.tensor(True),
+    }
     assert _records.plain(value) == {"t": [1.0], "n": 2.0, "l": [1, 2], "b": True}
     with pytest.raises(ValueError, match=r"toy\.f: expected numbers.*got set"):
         _records.plain({"f": {1}}, "toy")
@@ -173,7 +198,9 @@ def test_values_become_plain():
 def test_sweep_stores_each_point_of_the_grid(tmp_path):
     results = sweep(tmp_path, seeds=range(3), grid={"rate": [0.1, 0.2], "steps": [1, 2]})
     assert len(results) == 12 and len(results.select(rate=0.2)) == 6
-    np.testing.assert_allclose(results.values("own", rate=0.2, steps=1), 2 * results.values("own", rate=0.1, steps=1))
+    np.testing.assert_allclose(
+        results.values("own", rate=0.2, steps=1), 2 * results.values("own", rate=0.1, steps=1)
+    )
     assert results.values("own", rate=0.1, steps=1)[2] == experiments.run("toy", seed=2)["own"]
     assert results.values("global").shape == (12, 2)
     assert os.listdir(tmp_path) == ["toy.quick.json"]
@@ -198,7 +225,9 @@ def test_workers_give_the_same_numbers(tmp_path):
 
 
 def test_one_failure_does_not_stop_the_others(tmp_path):
-    with pytest.raises(RuntimeError, match="1 of 3 runs failed.*ArithmeticError: seed 1 does not work") as caught:
+    with pytest.raises(
+        RuntimeError, match="1 of 3 runs failed.*ArithmeticError: seed 1 does not work"
+    ) as caught:
         sweep(tmp_path, seeds=range(3), grid={"kind": ["fails"]})
     assert "Traceback" in caught.value.__notes__[0]
     assert [r.seed for r in experiments.load("toy", folder=tmp_path)] == [0, 2]
@@ -217,7 +246,19 @@ def test_dask(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "null", "3", "[1]", '{"a": 1}', '[{"seed": 1}]', "[NaN]", "not json", '[{"experiment"', "[[]]"],
+    [
+        "",
+        "{}",
+        "null",
+        "3",
+        "[1]",
+        '{"a": 1}',
+        '[{"seed": 1}]',
+        "[NaN]",
+        "not json",
+        '[{"experiment"',
+        "[[]]",
+    ],
 )
 def test_a_foreign_file_is_never_overwritten(tmp_path, text):
     path = tmp_path / "toy.quick.json"
@@ -245,7 +286,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
         _records.merge(record(1), tmp_path)
-    assert (tmp_path / "toy.quick.json").read_bytes() == before and os.listdir(tmp_path) == ["toy.quick.json"]
+    assert (tmp_path / "toy.quick.json").read_bytes() == before and os.listdir(tmp_path) == [
+        "toy.quick.json"
+    ]
 
 
 def merge_many(folder: Path, seeds: range) -> None:
@@ -315,14 +358,18 @@ def test_results_say_what_is_missing(tmp_path):
 def test_means_and_medians(tmp_path):
     results = sweep(tmp_path, seeds=range(6))
     own = results.values("own")
-    assert results.mean("own").mean == pytest.approx(own.mean()) and results.median("own") == np.median(own)
+    assert results.mean("own").mean == pytest.approx(own.mean()) and results.median(
+        "own"
+    ) == np.median(own)
 
 
 def test_the_t_interval():
     # Mean 3, sample deviation sqrt(2.5), t(0.975, 4) = 2.776: half width 1.963.
     found = interval([1, 2, 3, 4, 5])
     assert (found.mean, found.n) == (3, 5)
-    assert found.low == pytest.approx(3 - 1.963, abs=1e-3) and found.high == pytest.approx(3 + 1.963, abs=1e-3)
+    assert found.low == pytest.approx(3 - 1.963, abs=1e-3) and found.high == pytest.approx(
+        3 + 1.963, abs=1e-3
+    )
     normal = 1.96 * math.sqrt(2.5 / 5)
     assert found.high - 3 > 1.2 * normal  # the normal quantile would be too narrow
     assert str(found) == "3 [1.04, 4.96]" and str(interval([2.0])) == "2"
@@ -353,7 +400,9 @@ def test_the_results_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkout = Path(_records.__file__).resolve().parents[2] / "book" / "results"
     assert experiments.results_folder() == checkout
-    monkeypatch.setattr(_records, "__file__", str(tmp_path / "lib" / "natcompanion" / "experiments" / "x.py"))
+    monkeypatch.setattr(
+        _records, "__file__", str(tmp_path / "lib" / "natcompanion" / "experiments" / "x.py")
+    )
     assert experiments.results_folder() == tmp_path / "results"
     (tmp_path / "book" / "results").mkdir(parents=True)
     (tmp_path / "book" / "deep").mkdir()

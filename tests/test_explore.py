@@ -33,9 +33,13 @@ def describe(**point):
 
 
 def shown(box, indices):
-    """Return the HTML that a browser shows with the sliders at ``indices``, by following the links."""
+    """Return the HTML that a browser shows with the sliders at ``indices``, by following the
+    links.
+    """
     sliders, node = box.children[:-1], box.children[-1]
-    links = {link.target: link.source for link in widget._instances.values() if isinstance(link, Link)}
+    links = {
+        link.target: link.source for link in widget._instances.values() if isinstance(link, Link)
+    }
     at = dict(zip(sliders, indices, strict=True))
     while not isinstance(node, HTML):
         source, trait = links[node, "selected_index"]
@@ -65,7 +69,9 @@ GRIDS = [
 @pytest.mark.parametrize("grid", GRIDS, ids=["one", "two", "three"])
 def test_every_combination_of_sliders_shows_its_own_frame(grid):
     box = explore(draw, describe, **grid)
-    values = [value.tolist() if hasattr(value, "tolist") else list(value) for value in grid.values()]
+    values = [
+        value.tolist() if hasattr(value, "tolist") else list(value) for value in grid.values()
+    ]
     pictures = set()
     for indices in itertools.product(*(range(len(value)) for value in values)):
         point = {name: value[i] for name, value, i in zip(grid, values, indices, strict=True)}
@@ -84,7 +90,9 @@ def test_swapped_parameters_would_be_seen():
 @pytest.mark.parametrize("grid", GRIDS, ids=["one", "two", "three"])
 def test_any_start_point(grid):
     start = {name: list(value)[-1] for name, value in grid.items()}
-    start = {name: value.item() if hasattr(value, "item") else value for name, value in start.items()}
+    start = {
+        name: value.item() if hasattr(value, "item") else value for name, value in start.items()
+    }
     box = explore(draw, describe, start=start, **grid)
     node = box.children[-1]
     for slider in box.children[:-1]:
@@ -103,7 +111,8 @@ def test_a_start_that_differs_by_rounding_is_found():
 
 def test_the_output_has_a_view_and_a_plain_text_without_identifiers():
     first, second = (
-        explore(draw, lambda eps: "KL is 3.61.", eps=[0.5, 1.0])._repr_mimebundle_() for _ in range(2)
+        explore(draw, lambda eps: "KL is 3.61.", eps=[0.5, 1.0])._repr_mimebundle_()
+        for _ in range(2)
     )
     assert first["text/plain"] == second["text/plain"] == "[eps = 0.5] KL is 3.61."
     assert "application/vnd.jupyter.widget-view+json" in first
@@ -112,7 +121,9 @@ def test_the_output_has_a_view_and_a_plain_text_without_identifiers():
 
 
 def test_classes_and_labels():
-    box = explore(draw, describe, labels={"eps": "ε of Eq. 35"}, eps=[1e-8, 0.25, 1234567], T=[100, 1000000])
+    box = explore(
+        draw, describe, labels={"eps": "ε of Eq. 35"}, eps=[1e-8, 0.25, 1234567], T=[100, 1000000]
+    )
     assert "nc-explore" in box._dom_classes
     assert "nc-frame" in box.children[-1].children[0].children[0]._dom_classes
     assert [slider.description for slider in box.children[:-1]] == ["ε of Eq. 35", "T"]
@@ -142,7 +153,9 @@ def test_frames_have_one_size_white_ground_and_few_bytes():
     box = explore(grey, lambda eps: "x" * eps, eps=[1, 5], dpi=192)
     values = [shown(box, (i,)) for i in range(2)]
     assert all('width="192" height="96"' in value for value in values)
-    assert all('visibility:hidden">xxxxx</div>' in value for value in values), "room for the longest caption"
+    assert all('visibility:hidden">xxxxx</div>' in value for value in values), (
+        "room for the longest caption"
+    )
     for value in values:
         image = picture(value)
         assert image.size == (384, 192) and image.mode == "RGB"
@@ -158,7 +171,9 @@ def test_lines_keep_their_colour():
         axes.axhline(10, color="red", lw=3)
         return figure
 
-    pixels = np.asarray(picture(shown(explore(line, describe, k=[1]), (0,)))).reshape(-1, 3).astype(int)
+    pixels = (
+        np.asarray(picture(shown(explore(line, describe, k=[1]), (0,)))).reshape(-1, 3).astype(int)
+    )
     assert np.abs(pixels - [255, 0, 0]).sum(1).min() < 30
     assert np.abs(pixels - [0, 255, 255]).sum(1).min() > 30
 
@@ -188,14 +203,19 @@ def test_workers_draw_the_same_frames_with_the_notebook_s_state(monkeypatch):
     monkeypatch.setitem(matplotlib.rcParams, "lines.linewidth", 7.5)
     torch.set_default_dtype(torch.float64)
     try:
-        boxes = [explore(closure, state, a=[1, 2, 3], b=["x", "y"], workers=workers) for workers in (1, 2)]
+        boxes = [
+            explore(closure, state, a=[1, 2, 3], b=["x", "y"], workers=workers)
+            for workers in (1, 2)
+        ]
     finally:
         torch.set_default_dtype(torch.float32)
     for indices in itertools.product(range(3), range(2)):
         one, two = (shown(box, indices) for box in boxes)
         assert one == two and "7.5 torch.float64" in one
     with pytest.raises(RuntimeError, match="draw failed at a = 3, b = 1: ZeroDivisionError"):
-        explore(lambda a, b: closure(a, b) if a < 3 else 1 / 0, state, a=[1, 2, 3], b=[1, 2], workers=2)
+        explore(
+            lambda a, b: closure(a, b) if a < 3 else 1 / 0, state, a=[1, 2, 3], b=[1, 2], workers=2
+        )
 
 
 def test_functions_that_cannot_be_copied_are_drawn_here():
@@ -245,8 +265,16 @@ def has_dpi(k, dpi):
     ("error", "message", "arguments"),
     [
         (ValueError, "at least one slider", {}),
-        (ValueError, "one to three sliders, got 4: a, b, c, d", {"a": [1], "b": [1], "c": [1], "d": [1]}),
-        (ValueError, "k: expected a list of distinct numbers or names, got an empty one", {"k": []}),
+        (
+            ValueError,
+            "one to three sliders, got 4: a, b, c, d",
+            {"a": [1], "b": [1], "c": [1], "d": [1]},
+        ),
+        (
+            ValueError,
+            "k: expected a list of distinct numbers or names, got an empty one",
+            {"k": []},
+        ),
         (ValueError, "k: .* got 2.0 twice", {"k": [2, 1, 2.0]}),
         (ValueError, "k: .* got the value \\[1\\]", {"k": [[1], [2]]}),
         (ValueError, "k: .* got the value nan", {"k": [float("nan")]}),
@@ -255,34 +283,82 @@ def has_dpi(k, dpi):
         (ValueError, "k: .* got 'abc'", {"k": "abc"}),
         (ValueError, "k: .* got 3", {"k": 3}),
         (ValueError, "at most 400 frames, got 21 x 20 = 420", {"k": range(21), "l": range(20)}),
-        (ValueError, "start: expected k to be one of 1, 2, got 3", {"k": [1, 2], "start": {"k": 3}}),
+        (
+            ValueError,
+            "start: expected k to be one of 1, 2, got 3",
+            {"k": [1, 2], "start": {"k": 3}},
+        ),
         (ValueError, "start: expected keys among k, got 'x'", {"k": [1], "start": {"x": 3}}),
-        (ValueError, "start: expected a dict .* cannot be called 'start'", {"k": [1], "start": [1, 2]}),
+        (
+            ValueError,
+            "start: expected a dict .* cannot be called 'start'",
+            {"k": [1], "start": [1, 2]},
+        ),
         (ValueError, "labels: expected keys among k, got 'x'", {"k": [1], "labels": {"x": "X"}}),
-        (ValueError, "draw: its parameter 'dpi' has the name of an option", {"k": [1], "draw": has_dpi}),
+        (
+            ValueError,
+            "draw: its parameter 'dpi' has the name of an option",
+            {"k": [1], "draw": has_dpi},
+        ),
         (ValueError, "draw: expected a function", {"k": [1], "draw": 3}),
         (ValueError, "dpi: expected a positive number, got 0", {"k": [1], "dpi": 0}),
         (ValueError, "workers: expected a positive number, got -1", {"k": [1], "workers": -1}),
-        (ValueError, "draw: expected a matplotlib Figure at k = 1, got None", {"k": [1], "draw": nothing}),
-        (ValueError, "draw: expected figures of one size, got .*96, 96.* at k = 1 and .*192, 96.* at k = 2",
-         {"k": [1, 2], "draw": grows}),
-        (ValueError, "describe: expected a sentence at k = 1, got None", {"k": [1], "describe": nothing}),
-        (ValueError, "describe: .* sentence at k = 1, got ' '", {"k": [1], "describe": lambda k: " "}),
-        (RuntimeError, "describe failed at k = 1: ZeroDiv", {"k": [1], "describe": lambda k: 1 / 0}),
-        (RuntimeError, "draw failed at k = 0.5: ZeroDivisionError", {"k": [0.5], "draw": lambda k: 1 / 0}),
-        (RuntimeError, "draw failed at k = 1: TypeError: .*unexpected", {"k": [1], "draw": lambda x: 0}),
+        (
+            ValueError,
+            "draw: expected a matplotlib Figure at k = 1, got None",
+            {"k": [1], "draw": nothing},
+        ),
+        (
+            ValueError,
+            "draw: expected figures of one size, got .*96, 96.* at k = 1 and .*192, 96.* at k = 2",
+            {"k": [1, 2], "draw": grows},
+        ),
+        (
+            ValueError,
+            "describe: expected a sentence at k = 1, got None",
+            {"k": [1], "describe": nothing},
+        ),
+        (
+            ValueError,
+            "describe: .* sentence at k = 1, got ' '",
+            {"k": [1], "describe": lambda k: " "},
+        ),
+        (
+            RuntimeError,
+            "describe failed at k = 1: ZeroDiv",
+            {"k": [1], "describe": lambda k: 1 / 0},
+        ),
+        (
+            RuntimeError,
+            "draw failed at k = 0.5: ZeroDivisionError",
+            {"k": [0.5], "draw": lambda k: 1 / 0},
+        ),
+        (
+            RuntimeError,
+            "draw failed at k = 1: TypeError: .*unexpected",
+            {"k": [1], "draw": lambda x: 0},
+        ),
         (RuntimeError, "draw failed at k = 1: (?s:.*)unknown", {"k": [1], "draw": late}),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_named(error, message, arguments):
     with pytest.raises(error, match=message):
         explore(**{"draw": draw, "describe": describe, **arguments})
 
 
 def test_live_controls_and_values():
-    box = live(draw, describe, lr=(0.1, 1.1), eps=(1e-8, 1, "log"), T=(1, 10), n=(10, 1000, "log"),
-               kind=["zca", "pca"], digits=["three versus five", "four versus nine", "zero versus one"],
-               start={"T": 3}, labels={"lr": "step size"})  # fmt: skip
+    box = live(
+        draw,
+        describe,
+        lr=(0.1, 1.1),
+        eps=(1e-8, 1, "log"),
+        T=(1, 10),
+        n=(10, 1000, "log"),
+        kind=["zca", "pca"],
+        digits=["three versus five", "four versus nine", "zero versus one"],
+        start={"T": 3},
+        labels={"lr": "step size"},
+    )
     kinds = [FloatSlider, FloatLogSlider, IntSlider, FloatLogSlider, ToggleButtons, Dropdown]
     assert [type(control) for control in box.controls.values()] == kinds
     assert box.controls["lr"].description == "step size"
@@ -329,7 +405,9 @@ def test_live_shows_errors_and_recovers(capsys):
     box.button.click()
     assert "ValueError: &lt;b&gt;expected&lt;/b&gt; T != 7" in box.result.value
     assert (
-        "<img" not in box.result.value and "Failed at T = 7" in box.status.value and not box.button.disabled
+        "<img" not in box.result.value
+        and "Failed at T = 7" in box.status.value
+        and not box.button.disabled
     )
     box.controls["T"].value = 8
     box.button.click()

@@ -11,9 +11,19 @@ from natcompanion.metrics.model_function import ModelFunction
 from tests.test_metrics import NETWORKS, Tied, batch, mlp
 
 FAST = {
-    "mlp", "deep", "linear", "frozen", "no bias", "relu in place", "convolution", "convolution in place",
-    "grouped convolution", "dilated, reflecting", "pooled", "shared over a sequence",
-}  # fmt: skip
+    "mlp",
+    "deep",
+    "linear",
+    "frozen",
+    "no bias",
+    "relu in place",
+    "convolution",
+    "convolution in place",
+    "grouped convolution",
+    "dilated, reflecting",
+    "pooled",
+    "shared over a sequence",
+}
 
 
 def fast_gram(model, x, **kwargs):
@@ -36,7 +46,9 @@ def test_the_network_of_the_benchmark_to_twelve_digits():
     f = ModelFunction(model)
     rows = f.rows(x, Categorical().fisher_root(f.output(x)).mT).flatten(0, 1)
     expected = rows.mT @ rows / len(x)
-    assert float((metrics.fisher(model, x, Categorical()) - expected).norm() / expected.norm()) < 1e-12
+    assert (
+        float((metrics.fisher(model, x, Categorical()) - expected).norm() / expected.norm()) < 1e-12
+    )
 
 
 @pytest.mark.parametrize("names", [["0.weight"], ["0.bias"], ["2.weight", "0.bias"], ["2.bias"]])
@@ -113,7 +125,14 @@ class Twice(nn.Module):
         nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))),
         nn.Sequential(nn.Linear(3, 3), nn.PReLU(), nn.Linear(3, 3)),
     ],
-    ids=["weight used outside", "tied", "called twice", "subclass", "parametrized", "other parameters"],
+    ids=[
+        "weight used outside",
+        "tied",
+        "called twice",
+        "subclass",
+        "parametrized",
+        "other parameters",
+    ],
 )
 def test_refused_and_right_by_the_plain_path(model):
     model, x = model.double(), batch()

@@ -1,4 +1,6 @@
-"""K-FAC: its factors and blocks by brute force, where they are exact and where not, and the optimizer on top."""
+"""K-FAC: its factors and blocks by brute force, where they are exact and where not, and the
+optimizer on top.
+"""
 
 import copy
 import itertools
@@ -19,16 +21,22 @@ named = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=repr)
 
 def mlp(sizes=(3, 5, 4, 2), seed=0, dtype=torch.float64, bias=True):
     torch.manual_seed(seed)
-    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=bias), nn.Tanh())]
+    layers = [
+        m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=bias), nn.Tanh())
+    ]
     return nn.Sequential(*layers[:-1]).to(dtype)
 
 
 def convnet(padding_mode="zeros"):
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(2, 3, 3, padding=1, stride=2, padding_mode=padding_mode), nn.Tanh(),
-        nn.Conv2d(3, 2, 2, dilation=2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(18, 2),
-    ).double()  # fmt: skip
+        nn.Conv2d(2, 3, 3, padding=1, stride=2, padding_mode=padding_mode),
+        nn.Tanh(),
+        nn.Conv2d(3, 2, 2, dilation=2, bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(18, 2),
+    ).double()
 
 
 def inputs(*shape, seed=1):
@@ -44,7 +52,9 @@ def eye(A):
 
 
 def seen(model, layer, x, likelihood):
-    """Return, one example and one label after the other, what goes into a layer, what comes back, and p(label)."""
+    """Return, one example and one label after the other, what goes into a layer, what comes back,
+    and p(label).
+    """
     out = []
     for x_i in x.split(1):
         noted = []
@@ -58,7 +68,7 @@ def seen(model, layer, x, likelihood):
     return out
 
 
-# The factors ----------------------------------------------------------------------------------------------------------
+# ---- The factors
 
 
 @named
@@ -69,7 +79,9 @@ def test_factors_are_the_second_moments_of_inputs_and_of_what_comes_back(likelih
     for name, (A, B, bias) in factors.items():
         rows = seen(model, model.get_submodule(name), x, likelihood)
         one = torch.ones(1, dtype=torch.float64)
-        A_ = sum(p * torch.outer(torch.cat([h, one]), torch.cat([h, one])) for h, _, p in rows) / len(x)
+        A_ = sum(
+            p * torch.outer(torch.cat([h, one]), torch.cat([h, one])) for h, _, p in rows
+        ) / len(x)
         B_ = sum(p * torch.outer(d, d) for _, d, p in rows) / len(x)
         mean = sum(p * d for _, d, p in rows) / len(x)
         assert bias and gap(A, A_) < 1e-13 and gap(B, B_) < 1e-13
@@ -78,8 +90,13 @@ def test_factors_are_the_second_moments_of_inputs_and_of_what_comes_back(likelih
 
 def test_kronecker_case_of_equation_5(cases):
     case = cases("prong")["003-kronecker"]
-    given, expected = ({k: torch.tensor(v, dtype=torch.float64) if isinstance(v, list) else v for k, v in case[key].items()}
-                       for key in ("inputs", "expected"))  # fmt: skip
+    given, expected = (
+        {
+            k: torch.tensor(v, dtype=torch.float64) if isinstance(v, list) else v
+            for k, v in case[key].items()
+        }
+        for key in ("inputs", "expected")
+    )
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
     with torch.no_grad():
         for layer, W, b in ((model[0], "W1", "b1"), (model[2], "W2", "b2")):
@@ -93,26 +110,34 @@ def test_kronecker_case_of_equation_5(cases):
     for key, value in found.items():
         assert gap(value, expected[key]) < case["rtol"], key
     assert gap(factors.dense(), F) > 0.3  # the error of the independence assumption
-    assert gap(torch.kron(A, B), F) > 2 * gap(factors.dense(), F)  # negative control: vec by columns
+    assert gap(torch.kron(A, B), F) > 2 * gap(
+        factors.dense(), F
+    )  # negative control: vec by columns
 
 
 @named
 @pytest.mark.parametrize("bias", [True, False])
 def test_is_the_exact_block_where_inputs_and_gradients_are_independent(likelihood, bias):
-    """At weights of zero the output is the same for all inputs, and so is the distribution of the gradient."""
+    """At weights of zero the output is the same for all inputs, and so is the distribution of the
+    gradient.
+    """
     model, x = nn.Linear(3, 2, bias=bias).double(), inputs(11, 3)
     nn.init.zeros_(model.weight)
     block = kronecker_factors(model, x, likelihood)[""].dense()
     assert gap(block, metrics.fisher(model, x, likelihood)) < 1e-14
     assert gap(block, reference.fisher(model, x, likelihood)) < 1e-13
-    if not isinstance(likelihood, Gaussian):  # negative control: with weights they depend on each other
+    if not isinstance(
+        likelihood, Gaussian
+    ):  # negative control: with weights they depend on each other
         nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(0))
         block = kronecker_factors(model, x, likelihood)[""].dense()
         assert gap(block, metrics.fisher(model, x, likelihood)) > 0.02
 
 
 def test_is_the_exact_block_of_a_hidden_layer_with_independent_inputs_and_gradients():
-    """Half of the inputs feed the layer, the other half the gradient; the batch holds every pair of halves."""
+    """Half of the inputs feed the layer, the other half the gradient; the batch holds every pair of
+    halves.
+    """
 
     class Product(nn.Module):
         def __init__(self):
@@ -141,8 +166,12 @@ def test_convolutions_average_over_positions_in_A_and_sum_in_B(padding_mode):
             if isinstance(layer, nn.Linear):
                 h, delta = h[:, None], delta[:, None]
             else:
-                weight = torch.eye(A.shape[0] - bias, dtype=h.dtype).unflatten(1, layer.weight.shape[1:])
-                probe = copy.deepcopy(layer)  # a convolution whose outputs are the entries of its patches
+                weight = torch.eye(A.shape[0] - bias, dtype=h.dtype).unflatten(
+                    1, layer.weight.shape[1:]
+                )
+                probe = copy.deepcopy(
+                    layer
+                )  # a convolution whose outputs are the entries of its patches
                 probe.weight, probe.bias = nn.Parameter(weight), None
                 h, delta = probe(h[None])[0].detach().flatten(1), delta.flatten(1)
             h = torch.cat([h, torch.ones_like(h[:1])]) if bias else h
@@ -159,7 +188,9 @@ def test_a_1x1_convolution_on_one_pixel_and_a_sequence_of_one_are_linear_layers(
         conv[0].bias.copy_(linear.bias)
     (one,) = kronecker_factors(linear, x, Categorical()).values()
     (same,) = kronecker_factors(conv, x[:, :, None, None], Categorical()).values()
-    (again,) = kronecker_factors(nn.Sequential(linear, nn.Flatten()), x[:, None], Categorical()).values()
+    (again,) = kronecker_factors(
+        nn.Sequential(linear, nn.Flatten()), x[:, None], Categorical()
+    ).values()
     for other in (same, again):
         assert gap(other.A, one.A) < 1e-14 and gap(other.B, one.B) < 1e-14
 
@@ -195,7 +226,7 @@ def test_the_batch_may_be_cut_into_parts(monkeypatch):
         assert gap(f.A, whole[name].A) < 1e-14 and gap(f.B, whole[name].B) < 1e-14
 
 
-# The inverse ----------------------------------------------------------------------------------------------------------
+# ---- The inverse
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -225,7 +256,7 @@ def test_dead_and_constant_units_leave_finite_inverses():
         zero.inverse(0.0)
 
 
-# The optimizer --------------------------------------------------------------------------------------------------------
+# ---- The optimizer
 
 
 def loss_of(model, x, t):
@@ -256,7 +287,9 @@ def vector(model):
 
 def blocks(model, x, damping):
     """Return the dense damped block-diagonal Kronecker matrix."""
-    dense = torch.block_diag(*[f.dense() for f in kronecker_factors(model, x, Categorical()).values()])
+    dense = torch.block_diag(
+        *[f.dense() for f in kronecker_factors(model, x, Categorical()).values()]
+    )
     return dense + damping * eye(dense)
 
 
@@ -336,7 +369,10 @@ def test_decay_averages_the_factors():
 
 def test_param_groups_schedulers_closures_and_half_precision():
     model, (x, t) = mlp(dtype=torch.bfloat16), problem(dtype=torch.bfloat16)
-    groups = [{"params": [model[0].weight, model[2].weight]}, {"params": [model[0].bias], "lr": 0.0}]
+    groups = [
+        {"params": [model[0].weight, model[2].weight]},
+        {"params": [model[0].bias], "lr": 0.0},
+    ]
     optimizer = KFAC(model, Categorical(), 0.1, damping=0.1, parameters=groups)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     before = copy.deepcopy(model.state_dict())
@@ -389,7 +425,9 @@ def test_factors_saved_in_another_dtype_are_converted():
     optimizer = KFAC(model, Categorical(), 0.1)
     train(model, optimizer, x, t, 1)
     state = optimizer.state_dict()
-    state["factors"] = {name: (A.float(), B.float(), bias) for name, (A, B, bias) in state["factors"].items()}
+    state["factors"] = {
+        name: (A.float(), B.float(), bias) for name, (A, B, bias) in state["factors"].items()
+    }
     optimizer.load_state_dict(state)
     assert all(f.A.dtype == f.B.dtype == torch.float64 for f in optimizer.factors.values())
     train(model, optimizer, x, t, 2)
@@ -452,7 +490,7 @@ def test_a_bad_gradient_or_batch_changes_nothing():
     assert torch.equal(vector(model), before) and optimizer.factors is factors
 
 
-# Odd models and loops -------------------------------------------------------------------------------------------------
+# ---- Odd models and loops
 
 
 class Keyword(nn.Module):
@@ -460,7 +498,11 @@ class Keyword(nn.Module):
 
     def __init__(self, keyword):
         super().__init__()
-        self.words, self.a, self.b = nn.Embedding(7, 3), nn.Linear(3, 4, bias=False), nn.Linear(4, 2)
+        self.words, self.a, self.b = (
+            nn.Embedding(7, 3),
+            nn.Linear(3, 4, bias=False),
+            nn.Linear(4, 2),
+        )
         self.words.requires_grad_(False)
         self.keyword = keyword
 
@@ -477,10 +519,17 @@ def test_layers_called_by_keyword_and_integer_inputs():
         model = Keyword(keyword).double()
         found.append(kronecker_factors(model, words, Categorical()))
         torch.testing.assert_close(
-            metrics.fisher(model, words, Categorical()), metrics.fisher(model, words, Categorical(), parameters=["a.weight", "b.weight", "b.bias"])
+            metrics.fisher(model, words, Categorical()),
+            metrics.fisher(
+                model, words, Categorical(), parameters=["a.weight", "b.weight", "b.bias"]
+            ),
         )
     assert list(found[1]) == ["a", "b"] and not found[1]["a"].bias
-    assert all(torch.equal(found[0][name].A, found[1][name].A) and torch.equal(found[0][name].B, found[1][name].B) for name in "ab")
+    assert all(
+        torch.equal(found[0][name].A, found[1][name].A)
+        and torch.equal(found[0][name].B, found[1][name].B)
+        for name in "ab"
+    )
 
 
 def test_hooks_of_the_user_that_change_outputs():
@@ -494,7 +543,9 @@ def test_hooks_of_the_user_that_change_outputs():
         layer[0].weight *= 3
         layer[0].bias *= 3
     scaled = kronecker_factors(layer, x, Categorical())
-    assert gap(hooked["0"].B, 9 * scaled["0"].B) < 1e-12 and gap(hooked["2"].A, scaled["2"].A) < 1e-12
+    assert (
+        gap(hooked["0"].B, 9 * scaled["0"].B) < 1e-12 and gap(hooked["2"].A, scaled["2"].A) < 1e-12
+    )
     assert gap(hooked["0"].B, plain["0"].B) > 0.1
 
 
@@ -518,7 +569,10 @@ def test_groups_that_are_added_later():
 def test_groups_that_it_cannot_take_are_not_added():
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
     optimizer = KFAC(model, Categorical(), 0.1, parameters=list(model[0].parameters()))
-    for params, message in ((list(model[1].parameters()), "LayerNorm"), ([nn.Parameter(torch.zeros(2))], "1 of the 3")):
+    for params, message in (
+        (list(model[1].parameters()), "LayerNorm"),
+        ([nn.Parameter(torch.zeros(2))], "1 of the 3"),
+    ):
         with pytest.raises(ValueError, match=message):
             optimizer.add_param_group({"params": params})
         assert len(optimizer.param_groups) == 1
@@ -532,13 +586,18 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     train(model, optimizer, x, t, 1)
     train(other, another, x, t, 1)
     factors = optimizer.factors
-    with pytest.raises(ValueError, match=r"expected factors of layer '0' for parameters of shapes \[\(5, 3\), \(5,\)\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected factors of layer '0' for parameters of shapes \[\(5, 3\), \(5,\)\]",
+    ):
         optimizer.load_state_dict(another.state_dict())
     with pytest.raises(ValueError, match="expected one of KFAC"):
         optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.7).state_dict())
     assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.factors is factors
     fresh = KFAC(mlp(), Categorical(), 0.1)
-    fresh.load_state_dict(KFAC(mlp(), Categorical(), 0.3).state_dict())  # saved before the first refresh
+    fresh.load_state_dict(
+        KFAC(mlp(), Categorical(), 0.3).state_dict()
+    )  # saved before the first refresh
     assert fresh.param_groups[0]["lr"] == 0.3 and not fresh.factors
 
 
@@ -548,7 +607,10 @@ def test_autocast_does_not_reach_the_factors():
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             found.append(kronecker_factors(model, x, Categorical()))
-    assert all(torch.equal(a.A, b.A) and torch.equal(a.B, b.B) for a, b in zip(*(f.values() for f in found), strict=True))
+    assert all(
+        torch.equal(a.A, b.A) and torch.equal(a.B, b.B)
+        for a, b in zip(*(f.values() for f in found), strict=True)
+    )
     ends = []
     for enabled in (False, True):
         twin = copy.deepcopy(model)
@@ -562,7 +624,10 @@ def test_autocast_does_not_reach_the_factors():
 
 
 def test_options_of_another_kind():
-    for make in (lambda **o: kronecker_factors(mlp(), inputs(5, 3), **o), lambda **o: KFAC(mlp(), lr=0.1, **o).refresh(inputs(5, 3))):
+    for make in (
+        lambda **o: kronecker_factors(mlp(), inputs(5, 3), **o),
+        lambda **o: KFAC(mlp(), lr=0.1, **o).refresh(inputs(5, 3)),
+    ):
         with pytest.raises(ValueError, match="likelihood: expected one such as"):
             make(likelihood="categorical")
         with pytest.raises(ValueError, match="draws: expected an integer >= 1"):

@@ -28,24 +28,35 @@ def path(make, likelihood, steps=6):
 def test_gauss_newton_products_are_fisher_products(likelihood):
     model, (x, t) = mlp(), batch(likelihood)
     operator = GaussNewtonOperator(model, x, t, likelihood)
-    dense = torch.stack([operator @ e for e in torch.eye(operator.shape[0], dtype=torch.float64)], 1)
-    torch.testing.assert_close(dense, metrics.gauss_newton(model, x, t, likelihood), rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(dense, reference.fisher(model, x, likelihood), rtol=1e-12, atol=1e-14)
+    dense = torch.stack(
+        [operator @ e for e in torch.eye(operator.shape[0], dtype=torch.float64)], 1
+    )
+    torch.testing.assert_close(
+        dense, metrics.gauss_newton(model, x, t, likelihood), rtol=1e-12, atol=1e-14
+    )
+    torch.testing.assert_close(
+        dense, reference.fisher(model, x, likelihood), rtol=1e-12, atol=1e-14
+    )
     H = reference.loss_hessian(model, x, t, likelihood)
     assert float((dense - H).norm() / H.norm()) > 0.01  # negative control: not the Hessian itself
 
 
 @named
 def test_hessian_free_takes_the_path_of_the_natural_gradient(likelihood):
-    """Section 7: with the same solver and damping rule the two are one algorithm; with the covariance they are not."""
+    """Section 7: with the same solver and damping rule the two are one algorithm; with the
+    covariance they are not.
+    """
     rule = {"solver": conjugate_gradient, "prediction": "quadratic", "warm_start": 0.95}
     free = path(lambda model: HessianFree(model, likelihood), likelihood)
     natural = path(
-        lambda model: NaturalGradient(model, likelihood, 1.0, damping=LevenbergMarquardt(1.0), **rule),
+        lambda model: NaturalGradient(
+            model, likelihood, 1.0, damping=LevenbergMarquardt(1.0), **rule
+        ),
         likelihood,
     )
     covariance = path(
-        lambda model: TONGA(model, likelihood, 1.0, damping=LevenbergMarquardt(1.0), **rule), likelihood
+        lambda model: TONGA(model, likelihood, 1.0, damping=LevenbergMarquardt(1.0), **rule),
+        likelihood,
     )
     torch.testing.assert_close(free, natural, rtol=1e-6, atol=1e-7)
     assert float((free - covariance).norm()) > 0.01
@@ -53,11 +64,15 @@ def test_hessian_free_takes_the_path_of_the_natural_gradient(likelihood):
 
 def test_hessian_free_defaults_and_refusals():
     model, (x, t) = mlp(), batch(Categorical())
-    assert HessianFree(model, Categorical()).damping is not HessianFree(model, Categorical()).damping
+    assert (
+        HessianFree(model, Categorical()).damping is not HessianFree(model, Categorical()).damping
+    )
     assert HessianFree(model, Categorical(), damping=0.5).damping == 0.5
     with pytest.raises(ValueError, match="metric: HessianFree has its own"):
         HessianFree(model, Categorical(), metric=FisherOperator)
-    with pytest.raises(ValueError, match="metric_inputs: HessianFree takes its matrix from the batch"):
+    with pytest.raises(
+        ValueError, match="metric_inputs: HessianFree takes its matrix from the batch"
+    ):
         HessianFree(model, Categorical()).step(x, t, metric_inputs=x)
 
 
@@ -73,8 +88,12 @@ def test_krylov_basis():
     for _ in range(4):
         assert float((power - B @ (B.mT @ power)).norm() / power.norm()) < 1e-10
         power = A @ power
-    assert float((power - B @ (B.mT @ power)).norm() / power.norm()) > 1e-6  # the next one is outside
-    assert krylov_basis(torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64), 3).shape == (
+    assert (
+        float((power - B @ (B.mT @ power)).norm() / power.norm()) > 1e-6
+    )  # the next one is outside
+    assert krylov_basis(
+        torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64), 3
+    ).shape == (
         3,
         1,
     )
@@ -134,9 +153,13 @@ def test_krylov_subspace_descent_takes_other_inputs_for_the_metric():
     assert not torch.equal(*paths)
 
 
-@pytest.mark.parametrize(("iterations", "reason"), [(1, Reason.MAX_ITERATIONS), (200, Reason.CONVERGED)])
+@pytest.mark.parametrize(
+    ("iterations", "reason"), [(1, Reason.MAX_ITERATIONS), (200, Reason.CONVERGED)]
+)
 def test_krylov_subspace_descent_says_why_its_search_ended(iterations, reason):
-    optimizer = KrylovSubspaceDescent(mlp((3, 3)), Gaussian(), dimension=12, search_iterations=iterations)
+    optimizer = KrylovSubspaceDescent(
+        mlp((3, 3)), Gaussian(), dimension=12, search_iterations=iterations
+    )
     optimizer.step(*batch(Gaussian()))
     assert optimizer.last.reason is reason
 
@@ -188,7 +211,9 @@ def test_at_an_exact_minimum_nothing_moves():
         assert float((vector(model) - before).norm()) < 1e-6
 
 
-@pytest.mark.parametrize("options", [{"dimension": 0}, {"search_iterations": 1.5}, {"damping": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"dimension": 0}, {"search_iterations": 1.5}, {"damping": 1.0}]
+)
 def test_bad_options(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         KrylovSubspaceDescent(mlp(), Categorical(), **options)

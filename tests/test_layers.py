@@ -1,4 +1,6 @@
-"""Whitened layers: the function is preserved, the statistics are white, and wrong formulas are caught."""
+"""Whitened layers: the function is preserved, the statistics are white, and wrong formulas are
+caught.
+"""
 
 import copy
 import itertools
@@ -57,7 +59,7 @@ def rewhiten_all(model, x, eps):
     return found
 
 
-# The exact cases ------------------------------------------------------------------------------------------------------
+# ---- The exact cases
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -66,7 +68,9 @@ def test_case_whitening(cases, dtype):
     want, h, eps = case["expected"], tensor(case["inputs"]["h"]), case["inputs"]["eps"]
     moments = Moments.of(h.to(dtype))
     tolerance = (
-        {"rtol": case["rtol"], "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
+        {"rtol": case["rtol"], "atol": 1e-10}
+        if dtype == torch.float64
+        else {"rtol": 1e-4, "atol": 1e-4}
     )
     torch.testing.assert_close(moments.mean, tensor(want["c"]), **tolerance)
     torch.testing.assert_close(moments.covariance(), tensor(want["Sigma"]), **tolerance)
@@ -76,7 +80,9 @@ def test_case_whitening(cases, dtype):
         torch.testing.assert_close(U @ inverse, torch.eye(3, dtype=torch.float64))
         white = (h - moments.mean) @ U.T
         eigenvalues = torch.linalg.eigvalsh(white.T @ white / len(h))
-        torch.testing.assert_close(eigenvalues, tensor(want["whitened_second_moment_eigs"]), **tolerance)
+        torch.testing.assert_close(
+            eigenvalues, tensor(want["whitened_second_moment_eigs"]), **tolerance
+        )
     torch.testing.assert_close(U, tensor(want["U_zca"]), **tolerance)
     values = tensor(want["eigenvalues"])
     torch.testing.assert_close(eigenvalues, values / (values + eps), **tolerance)
@@ -112,7 +118,9 @@ def test_case_reparametrised_layer(cases, kind):
     V, d = layer.V.detach(), layer.d.detach()
     torch.testing.assert_close(V @ V.T, tensor(want["VVt"]), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(d, tensor(want["d"]), rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(layer(h).detach(), tensor(want["preactivations"]), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(
+        layer(h).detach(), tensor(want["preactivations"]), rtol=1e-9, atol=1e-11
+    )
     if kind == "zca":
         torch.testing.assert_close(V, tensor(want["V_zca"]), rtol=1e-9, atol=1e-11)
 
@@ -120,11 +128,14 @@ def test_case_reparametrised_layer(cases, kind):
 def literal_algorithm(W, b, X, eps, printed):
     """Lines 7-10 of Algorithm 1, layer after layer, on (V, d) and (U, c) of a tanh network.
 
-    As printed, layer i writes U_i and c_i, and line 10 reads U_(i-1) and c_(i-1), which are as in line 7. With i-1 in
-    lines 8 and 9 the algorithm is right.
+    As printed, layer i writes U_i and c_i, and line 10 reads U_(i-1) and c_(i-1), which are as in
+    line 7. With i-1 in lines 8 and 9 the algorithm is right.
     """
     sizes = [w.shape[1] for w in W] + [len(W[-1])]
-    U, c = [torch.eye(n, dtype=X.dtype) for n in sizes], [torch.zeros(n, dtype=X.dtype) for n in sizes]
+    U, c = (
+        [torch.eye(n, dtype=X.dtype) for n in sizes],
+        [torch.zeros(n, dtype=X.dtype) for n in sizes],
+    )
     V, d = [None, *(w.clone() for w in W)], [None, *(x.clone() for x in b)]
 
     def forward(upto):
@@ -166,7 +177,7 @@ def test_case_algorithm_as_printed_changes_the_function(cases):
     torch.testing.assert_close(model(X).detach(), before, rtol=1e-12, atol=1e-12)
 
 
-# The function is preserved --------------------------------------------------------------------------------------------
+# ---- The function is preserved
 
 
 @KINDS
@@ -182,7 +193,9 @@ def test_rewhiten_preserves_the_function(kind, dtype, tolerance, eps, make):
     model = layers.whiten_model(plain, kind)
     for part in (x[:30], x[10:], x[:7]):
         rewhiten_all(model, part, eps)
-        assert float((model(x).detach() - before).abs().max()) < tolerance * float(before.abs().max())
+        assert float((model(x).detach() - before).abs().max()) < tolerance * float(
+            before.abs().max()
+        )
     back = layers.canonical_model(model)
     assert {type(m) for m in back} == {type(m) for m in plain}
     other = make(dtype=dtype)
@@ -257,7 +270,9 @@ def test_layer_without_bias_whitens_the_second_moment(kind):
     assert layer.d is None and not layer.c.any() and layer.canonical()[1] is None
     torch.testing.assert_close(layer(x), plain(x), rtol=1e-11, atol=1e-11)
     white = x @ layer.U.T
-    torch.testing.assert_close(white.T @ white / len(x), torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        white.T @ white / len(x), torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-5
+    )
 
 
 def test_gradient_in_whitened_coordinates():
@@ -290,7 +305,7 @@ def test_velocities_go_along():
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-11, atol=1e-12)
 
 
-# Degenerate statistics ------------------------------------------------------------------------------------------------
+# ---- Degenerate statistics
 
 
 @KINDS
@@ -320,16 +335,20 @@ def test_degenerate_inputs(kind, case):
 
 def test_moments_of_scaled_off_mean_data():
     g = torch.Generator().manual_seed(3)
-    x = torch.randn(1000, 3, generator=g, dtype=torch.float64) * tensor([1e-3, 1.0, 100.0]) + tensor(
-        [1e3, -5.0, 1e4]
-    )
+    x = torch.randn(1000, 3, generator=g, dtype=torch.float64) * tensor(
+        [1e-3, 1.0, 100.0]
+    ) + tensor([1e3, -5.0, 1e4])
     whole = Moments.of(x)
-    torch.testing.assert_close(whole.covariance(), torch.cov(x.T, correction=0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        whole.covariance(), torch.cov(x.T, correction=0), rtol=1e-9, atol=1e-12
+    )
     parts = Moments.of(x[:1]).merged(Moments.of(x[1:300])).merged(Moments.of(x[300:]))
     torch.testing.assert_close(parts.covariance(), whole.covariance(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(whole.second_moment(), x.T @ x / len(x))
-    naive = (x.float().T @ x.float() / len(x) - torch.outer(x.float().mean(0), x.float().mean(0))).double()
+    naive = (
+        x.float().T @ x.float() / len(x) - torch.outer(x.float().mean(0), x.float().mean(0))
+    ).double()
     assert (
         float((naive - whole.covariance())[0, 0].abs() / whole.covariance()[0, 0]) > 0.5
     )  # negative control
@@ -341,23 +360,35 @@ def test_decay_weights_old_samples():
     weights = torch.cat([torch.full((10,), w, dtype=torch.float64) for w in (0.25, 0.5, 1.0)])
     mean = (weights @ x) / weights.sum()
     torch.testing.assert_close(mixed.mean, mean)
-    torch.testing.assert_close(mixed.covariance(), ((x - mean).T * weights) @ (x - mean) / weights.sum())
+    torch.testing.assert_close(
+        mixed.covariance(), ((x - mean).T * weights) @ (x - mean) / weights.sum()
+    )
 
 
-# Models ---------------------------------------------------------------------------------------------------------------
+# ---- Models
 
 
 def test_whiten_model_leaves_the_rest_alone():
     shared = nn.Linear(4, 4)
-    model = nn.ModuleDict({
-        "linear": nn.Linear(3, 4), "twice": shared, "again": nn.Linear(4, 4), "grouped": nn.Conv2d(4, 4, 1, groups=2),
-        "norm": nn.BatchNorm1d(4), "embedding": nn.Embedding(3, 2),
-    })  # fmt: skip
+    model = nn.ModuleDict(
+        {
+            "linear": nn.Linear(3, 4),
+            "twice": shared,
+            "again": nn.Linear(4, 4),
+            "grouped": nn.Conv2d(4, 4, 1, groups=2),
+            "norm": nn.BatchNorm1d(4),
+            "embedding": nn.Embedding(3, 2),
+        }
+    )
     model["again"].weight = shared.weight
     model["linear"].weight.requires_grad_(False)
     new = layers.whiten_model(model)
     assert type(new["linear"]) is WhitenedLinear and not new["linear"].V.requires_grad
-    assert [type(new[k]) for k in ("twice", "again", "grouped")] == [nn.Linear, nn.Linear, nn.Conv2d]
+    assert [type(new[k]) for k in ("twice", "again", "grouped")] == [
+        nn.Linear,
+        nn.Linear,
+        nn.Conv2d,
+    ]
     assert new["again"].weight is new["twice"].weight is not shared.weight
     assert type(model["linear"]) is nn.Linear
 
@@ -376,7 +407,7 @@ def test_layers_copy_pickle_and_train():
     assert not model[0].U.requires_grad and model[0].V.grad is not None
 
 
-# Whitened initialization ----------------------------------------------------------------------------------------------
+# ---- Whitened initialization
 
 
 @KINDS
@@ -395,7 +426,9 @@ def test_whitened_initialization(kind):
     whitened = layers.whitened_initialization(layers.whiten_model(fresh, kind), x, 0.01)
     torch.testing.assert_close(whitened(x), plain(x), rtol=1e-9, atol=1e-10)
     assert torch.equal(whitened[0].V, fresh[0].weight)
-    wide = copy.deepcopy(fresh)  # the scale of the inputs no longer matters, as it does for "fan-in"
+    wide = copy.deepcopy(
+        fresh
+    )  # the scale of the inputs no longer matters, as it does for "fan-in"
     layers.whitened_initialization(wide, 100 * x, 1e-9, kind)
     layers.whitened_initialization(fresh, x, 1e-9, kind)
     torch.testing.assert_close(wide(100 * x), fresh(x), rtol=1e-3, atol=1e-4)
@@ -438,7 +471,7 @@ def test_buffers_are_preserved_in_whichever_way_they_change():
     assert all(after[name] is before[name] and not bool(after[name].any()) for name in before)
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------
+# ---- Bad input
 
 
 def test_bad_input_is_refused_and_changes_nothing():
@@ -457,7 +490,9 @@ def test_bad_input_is_refused_and_changes_nothing():
     ]:
         with pytest.raises(ValueError, match=word):
             layer.rewhiten(mean, cov, eps)
-    assert all(torch.equal(a, b) for a, b in zip(before.values(), layer.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before.values(), layer.state_dict().values(), strict=True)
+    )
     with pytest.raises(ValueError, match="kind"):
         WhitenedLinear(3, 2, kind="cholesky")
     with pytest.raises(ValueError, match="groups"):

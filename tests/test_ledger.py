@@ -1,4 +1,6 @@
-"""The ledgers' schema, loader, measured values and verdicts, on small files with one mistake each."""
+"""The ledgers' schema, loader, measured values and verdicts, on small files with one mistake
+each.
+"""
 
 import subprocess
 import sys
@@ -13,21 +15,35 @@ from natcompanion.experiments import Result, _records
 from natcompanion.ledger import Claim, LedgerError
 
 CLAIM = {
-    "id": "whitening-faster", "paper": "whitening", "where": "Figure 1", "claim": "It is faster.", "paper_value": None,
-    "experiment": "toy.quick", "measure": 'values("fast") / values("slow")',
-    "criterion": {"reproduced": "high < 1", "partly": "value < 1"}, "verdict": "reproduced",
-}  # fmt: skip
-TESTED = {key: CLAIM[key] for key in ("id", "paper", "where", "claim", "paper_value", "verdict")} | {
-    "test": "tests/test_a.py::test_b"
+    "id": "whitening-faster",
+    "paper": "whitening",
+    "where": "Figure 1",
+    "claim": "It is faster.",
+    "paper_value": None,
+    "experiment": "toy.quick",
+    "measure": 'values("fast") / values("slow")',
+    "criterion": {"reproduced": "high < 1", "partly": "value < 1"},
+    "verdict": "reproduced",
 }
+TESTED = {
+    key: CLAIM[key] for key in ("id", "paper", "where", "claim", "paper_value", "verdict")
+} | {"test": "tests/test_a.py::test_b"}
 EQUATION = {
-    "paper": "whitening", "number": 35, "says": "Ridge.", "status": "verified",
-    "function": "natcompanion.solvers.damped_solve", "test": "tests/test_a.py::test_b[1-x]",
-}  # fmt: skip
+    "paper": "whitening",
+    "number": 35,
+    "says": "Ridge.",
+    "status": "verified",
+    "function": "natcompanion.solvers.damped_solve",
+    "test": "tests/test_a.py::test_b[1-x]",
+}
 ERRATUM = {
-    "paper": "rfim", "where": "Eq. 3", "printed": "plus", "right": "minus", "evidence": "tests/book/test_a.py::T::test_b",
+    "paper": "rfim",
+    "where": "Eq. 3",
+    "printed": "plus",
+    "right": "minus",
+    "evidence": "tests/book/test_a.py::T::test_b",
     "severity": "misprint",
-}  # fmt: skip
+}
 
 
 def write(folder, name, *entries):
@@ -36,9 +52,16 @@ def write(folder, name, *entries):
 
 def test_good_entries(tmp_path):
     write(tmp_path, "claims", CLAIM, TESTED | {"id": "whitening-b"})
-    write(tmp_path, "equations", EQUATION, EQUATION | {"number": "B.3", "status": "definition", "function": None, "test": None})
+    write(
+        tmp_path,
+        "equations",
+        EQUATION,
+        EQUATION | {"number": "B.3", "status": "definition", "function": None, "test": None},
+    )
     write(tmp_path, "errata", ERRATUM)
-    assert [type(ledger.load(name, folder=tmp_path)[0]) for name in ledger.LEDGERS] == list(ledger.LEDGERS.values())
+    assert [type(ledger.load(name, folder=tmp_path)[0]) for name in ledger.LEDGERS] == list(
+        ledger.LEDGERS.values()
+    )
     assert [e.number for e in ledger.load("equations", "whitening", folder=tmp_path)] == [35, "B.3"]
     assert ledger.load("errata", "whitening", folder=tmp_path) == []
     assert ledger.counts("claims", folder=tmp_path)["whitening"]["reproduced"] == 2
@@ -47,7 +70,12 @@ def test_good_entries(tmp_path):
 BAD = [
     ("claims", CLAIM, {"colour": "red"}, "unknown key colour; the keys are id, paper"),
     ("claims", CLAIM, {"where": ...}, "missing key where"),
-    ("claims", CLAIM, {"paper": "newton"}, "paper: expected one of whitening, revisiting.*got 'newton'"),
+    (
+        "claims",
+        CLAIM,
+        {"paper": "newton"},
+        "paper: expected one of whitening, revisiting.*got 'newton'",
+    ),
     ("claims", CLAIM, {"verdict": "true"}, "verdict: expected one of reproduced, partly"),
     ("claims", CLAIM, {"id": "Faster"}, "id: expected whitening-…"),
     ("claims", CLAIM, {"id": "rfim-faster"}, "id: expected whitening-…"),
@@ -57,24 +85,64 @@ BAD = [
     ("claims", CLAIM, {"experiment": "toy"}, "experiment: expected name.preset"),
     ("claims", CLAIM, {"measure": ...}, "measure: expected some text"),
     ("claims", CLAIM, {"criterion": "high < 1"}, "criterion: expected the keys reproduced"),
-    ("claims", CLAIM, {"criterion": {"partly": "high < 1"}}, "criterion: expected the keys reproduced"),
-    ("claims", CLAIM, {"criterion": {"reproduced": "n", "not reproduced": "n"}}, "criterion: expected the keys"),
-    ("claims", CLAIM, {"criterion": {"reproduced": True}}, "criterion: expected expressions as text, got True"),
-    ("claims", CLAIM, {"test": "tests/test_a.py::test_b"}, "test: expected null, because there is an experiment"),
-    ("claims", CLAIM, {"verdict": "not testable here", "note": "x"}, "'not testable here' has no experiment"),
+    (
+        "claims",
+        CLAIM,
+        {"criterion": {"partly": "high < 1"}},
+        "criterion: expected the keys reproduced",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"criterion": {"reproduced": "n", "not reproduced": "n"}},
+        "criterion: expected the keys",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"criterion": {"reproduced": True}},
+        "criterion: expected expressions as text, got True",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"test": "tests/test_a.py::test_b"},
+        "test: expected null, because there is an experiment",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"verdict": "not testable here", "note": "x"},
+        "'not testable here' has no experiment",
+    ),
     ("claims", TESTED, {"measure": "1"}, "measure: expected null, because there is no experiment"),
     ("claims", TESTED, {"test": ...}, "expected an experiment or a test"),
-    ("claims", TESTED, {"verdict": "not testable here", "note": "x"}, "expected an experiment or a test"),
+    (
+        "claims",
+        TESTED,
+        {"verdict": "not testable here", "note": "x"},
+        "expected an experiment or a test",
+    ),
     ("claims", TESTED, {"test": "test_b"}, "test: expected a pytest node id"),
     ("equations", EQUATION, {"number": 3.5}, "number: expected a number or a label"),
     ("equations", EQUATION, {"number": True}, "number: expected a number or a label"),
     ("equations", EQUATION, {"status": "right"}, "status: expected one of verified"),
     ("equations", EQUATION, {"function": None}, "function: expected natcompanion"),
-    ("equations", EQUATION, {"function": "numpy.linalg.inv"}, "function: expected a dotted path natcompanion"),
+    (
+        "equations",
+        EQUATION,
+        {"function": "numpy.linalg.inv"},
+        "function: expected a dotted path natcompanion",
+    ),
     ("equations", EQUATION, {"test": None}, "test: expected a pytest node id"),
     ("equations", EQUATION, {"test": "src/test_a.py::b"}, "test: expected a pytest node id"),
     ("equations", EQUATION, {"correction": "minus"}, "correction: expected for the status"),
-    ("equations", EQUATION, {"status": "verified with correction"}, "correction: expected for the status"),
+    (
+        "equations",
+        EQUATION,
+        {"status": "verified with correction"},
+        "correction: expected for the status",
+    ),
     ("errata", ERRATUM, {"severity": "bad"}, "severity: expected one of misprint"),
     ("errata", ERRATUM, {"evidence": None}, "evidence: expected a pytest node id"),
     ("errata", ERRATUM, {"printed": None}, "printed: expected some text"),
@@ -91,7 +159,9 @@ def test_bad_entries_are_named(tmp_path, name, good, change, message):
         ledger.load(name, folder=tmp_path)
 
 
-@pytest.mark.parametrize(("name", "good"), [("claims", CLAIM), ("equations", EQUATION), ("errata", ERRATUM)])
+@pytest.mark.parametrize(
+    ("name", "good"), [("claims", CLAIM), ("equations", EQUATION), ("errata", ERRATUM)]
+)
 def test_no_entry_twice(tmp_path, name, good):
     write(tmp_path, name, good, good)
     with pytest.raises(LedgerError, match=r"entry 2 .*is there twice"):
@@ -127,8 +197,15 @@ def test_missing_and_empty_files(tmp_path):
 def results(tmp_path):
     """Store ten records in which ``fast / slow`` is 0.5, 0.6, ... 1.4."""
     for seed in range(10):
-        values = {"fast": 0.5 + seed / 10, "slow": 1.0, "many": [1.0, 2.0, 3.0], "nested": {"win": seed < 9}}
-        _records.merge(Result("toy", "quick", seed, {"rate": 0.1}, values, "cpu", 1, 0.1, None, {}), tmp_path)
+        values = {
+            "fast": 0.5 + seed / 10,
+            "slow": 1.0,
+            "many": [1.0, 2.0, 3.0],
+            "nested": {"win": seed < 9},
+        }
+        _records.merge(
+            Result("toy", "quick", seed, {"rate": 0.1}, values, "cpu", 1, 0.1, None, {}), tmp_path
+        )
     return tmp_path
 
 
@@ -151,7 +228,10 @@ def test_measured_value_and_interval(results):
         ({"reproduced": "high < 1.2", "partly": "value < 1"}, "reproduced"),
         ({"reproduced": "high < 1"}, "not reproduced"),
         ({"reproduced": "high < 0", "partly": "low > 1"}, "not reproduced"),
-        ({"reproduced": "n == 10 and middle < 1 and min(each) > 0.4 and all(each < 2)"}, "reproduced"),
+        (
+            {"reproduced": "n == 10 and middle < 1 and min(each) > 0.4 and all(each < 2)"},
+            "reproduced",
+        ),
     ],
 )
 def test_the_verdict_follows_the_criterion(results, criterion, expected):
@@ -162,7 +242,9 @@ def test_the_verdict_follows_the_result(results):
     """A written verdict does not count: other stored numbers give another verdict."""
     wrong = claim(verdict="not reproduced", criterion={"reproduced": "value < 1"})
     assert ledger.verdict(wrong, folder=results) == "reproduced"
-    slow = Result("toy", "quick", 0, {"rate": 0.1}, {"fast": 9.0, "slow": 1.0}, "cpu", 1, 0.1, None, {})
+    slow = Result(
+        "toy", "quick", 0, {"rate": 0.1}, {"fast": 9.0, "slow": 1.0}, "cpu", 1, 0.1, None, {}
+    )
     _records.merge(slow, results)
     assert ledger.verdict(wrong, folder=results) == "not reproduced"
 
@@ -173,9 +255,9 @@ def test_the_verdict_follows_the_result(results):
         ('values("nested.win")', "9 of 10 (55% to 100%)"),
         ('values("fast") < values("slow")', "5 of 10 (19% to 81%)"),
         ('mean(values("fast"))', "0.95"),
-        ('bool(len(results))', None),
+        ("bool(len(results))", None),
         ('values("many").mean(axis=1)', "2 [2, 2] (n = 10)"),
-        ('len(results) > 3', "True"),
+        ("len(results) > 3", "True"),
         ('log10(abs(min(values("slow")) * 100))', "2"),
         ('values("fast", seed=3)', "0.8"),
     ],
@@ -196,7 +278,7 @@ def test_measures(results, measure, text):
         ('values("fast")[:4]', "at least 5, got 4"),
         ('values("fast") / 0', "finite numbers"),
         ('values("fast"', "was never closed"),
-        ('results.__class__', "'__class__' is private"),
+        ("results.__class__", "'__class__' is private"),
         ('__import__("os").getcwd()', "'__import__' is private"),
         ('open("x")', "name 'open' is not defined"),
         ('"text"', "finite numbers"),
@@ -210,7 +292,10 @@ def test_bad_measures(results, measure, message):
 
 
 def test_nothing_stored(tmp_path):
-    with pytest.raises(LedgerError, match="whitening-faster: no stored results.*natcompanion sweep toy --preset quick"):
+    with pytest.raises(
+        LedgerError,
+        match="whitening-faster: no stored results.*natcompanion sweep toy --preset quick",
+    ):
         ledger.verdict(claim(), folder=tmp_path)
 
 
@@ -221,12 +306,20 @@ def test_a_bad_criterion_is_named(results):
 
 def test_a_claim_settled_by_a_test_keeps_its_verdict(tmp_path):
     entry = Claim(**TESTED)
-    assert ledger.measured(entry, folder=tmp_path) is None and ledger.verdict(entry, folder=tmp_path) == "reproduced"
+    assert (
+        ledger.measured(entry, folder=tmp_path) is None
+        and ledger.verdict(entry, folder=tmp_path) == "reproduced"
+    )
     assert ledger.verdict(replace(entry, verdict="partly", note="x"), folder=tmp_path) == "partly"
 
 
 def test_report(results, tmp_path):
-    write(tmp_path, "claims", CLAIM | {"verdict": "partly", "note": "why"}, TESTED | {"id": "whitening-b"})
+    write(
+        tmp_path,
+        "claims",
+        CLAIM | {"verdict": "partly", "note": "why"},
+        TESTED | {"id": "whitening-b"},
+    )
     first, second = ledger.report("whitening", folder=tmp_path, results=results).splitlines()
     assert first.startswith("PARTLY") and "measured 0.95 [0.733, 1.17] (n = 10)" in first
     assert second.startswith("REPRODUCED") and "by tests/test_a.py::test_b" in second
@@ -234,7 +327,9 @@ def test_report(results, tmp_path):
 
 def test_resolve():
     assert ledger.resolve("natcompanion.ledger.load") is ledger.load
-    assert ledger.resolve("natcompanion.optim.natural_space") is optim.natural_space  # its module has the same name
+    assert (
+        ledger.resolve("natcompanion.optim.natural_space") is optim.natural_space
+    )  # its module has the same name
     for path in ("natcompanion.ledger.lode", "natcompanion.nothing.x"):
         with pytest.raises(LedgerError, match=path):
             ledger.resolve(path)
@@ -246,7 +341,10 @@ def test_the_picture_shows_what_the_words_say(name):
     widths = sum(bar.get_width() for container in figure.axes[0].containers for bar in container)
     assert widths == sum(sum(row.values()) for row in tally.values())
     for paper, row in tally.items():
-        assert all(f"{count} {kind}" in words for kind, count in row.items() if count) and paper in words
+        assert (
+            all(f"{count} {kind}" in words for kind, count in row.items() if count)
+            and paper in words
+        )
     assert figure.get_facecolor() == (1, 1, 1, 1)
 
 
@@ -263,10 +361,15 @@ def test_cost(results):
     assert scoreboard.cost(results) == [("All", "1", "10", "1 s")]
     long = Result("rfim_x", "paper", 0, {}, {}, "cpu", 1, 5400.0, None, {})
     _records.merge(long, results)
-    assert scoreboard.cost(results)[0][1:] == ("1", "1", "1.5 h") and scoreboard.cost(results)[-1][1:3] == ("2", "11")
+    assert scoreboard.cost(results)[0][1:] == ("1", "1", "1.5 h") and scoreboard.cost(results)[-1][
+        1:3
+    ] == ("2", "11")
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.2, "below 1 s"), (59.4, "59 s"), (59.7, "1.0 min"), (90, "1.5 min"), (7200, "2.0 h")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "below 1 s"), (59.4, "59 s"), (59.7, "1.0 min"), (90, "1.5 min"), (7200, "2.0 h")],
+)
 def test_duration(seconds, text):
     assert scoreboard.duration(seconds) == text
 

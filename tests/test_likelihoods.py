@@ -23,7 +23,9 @@ def dense(likelihood, r):
 @named
 def test_fisher_is_the_curvature_of_the_kl(likelihood):
     for r in outputs().split(1):
-        hessian = torch.autograd.functional.hessian(lambda s: likelihood.kl(r, s).sum(), r)[0, :, 0, :]  # noqa: B023
+        hessian = torch.autograd.functional.hessian(lambda s: likelihood.kl(r, s).sum(), r)[
+            0, :, 0, :
+        ]  # noqa: B023
         torch.testing.assert_close(dense(likelihood, r)[0], hessian, rtol=1e-12, atol=1e-13)
 
 
@@ -40,9 +42,13 @@ def test_fisher_is_the_mean_outer_product_of_scores(likelihood):
         total = torch.zeros(3, 3, dtype=torch.float64)
         for label, p in reference.labels(likelihood, r):
             leaf = r.clone().requires_grad_()
-            (g,) = torch.autograd.grad(likelihood.nll(leaf.unsqueeze(0), label.unsqueeze(0)).sum(), leaf)
+            (g,) = torch.autograd.grad(
+                likelihood.nll(leaf.unsqueeze(0), label.unsqueeze(0)).sum(), leaf
+            )
             total += p * torch.outer(g, g)
-        torch.testing.assert_close(dense(likelihood, r.unsqueeze(0))[0], total, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(
+            dense(likelihood, r.unsqueeze(0))[0], total, rtol=1e-12, atol=1e-13
+        )
 
 
 @named
@@ -59,7 +65,8 @@ def test_nll_is_the_negative_log_of_a_density():
     r = outputs(n=1)
     for likelihood in (Bernoulli(), Categorical()):
         total = sum(
-            torch.exp(-likelihood.nll(r, t.unsqueeze(0))) for t, _ in reference.labels(likelihood, r[0])
+            torch.exp(-likelihood.nll(r, t.unsqueeze(0)))
+            for t, _ in reference.labels(likelihood, r[0])
         )
         torch.testing.assert_close(total, torch.ones(1, dtype=torch.float64))
     grid = torch.linspace(-12, 12, 4001, dtype=torch.float64).unsqueeze(1)
@@ -72,7 +79,9 @@ def test_printed_gaussian_scale_is_wrong():
     beta = 0.5
     delta = 1e-3 * outputs(n=1, seed=3)
     kl = float(Gaussian(beta).kl(r, r + delta))
-    assert kl == pytest.approx(0.5 * float((delta * Gaussian(beta).fisher_product(r, delta)).sum()), rel=1e-9)
+    assert kl == pytest.approx(
+        0.5 * float((delta * Gaussian(beta).fisher_product(r, delta)).sum()), rel=1e-9
+    )
     printed = 0.5 * beta**2 * float(delta.square().sum())  # revisiting Eq. 9 and 24
     assert printed == pytest.approx(kl / 16, rel=1e-9)
 
@@ -89,9 +98,12 @@ def test_confident_outputs_stay_finite(likelihood, scale, dtype):
         else torch.tensor([[1.0, 0, 1], [0, 1, 0]])
     )
     for value in (
-        likelihood.mean(r), likelihood.nll(r, t), likelihood.kl(r, s), likelihood.fisher_root(r),
+        likelihood.mean(r),
+        likelihood.nll(r, t),
+        likelihood.kl(r, s),
+        likelihood.fisher_root(r),
         likelihood.fisher_product(r, torch.ones_like(r)),
-    ):  # fmt: skip
+    ):
         assert value.dtype == dtype
         assert torch.isfinite(value).all()
 
@@ -108,7 +120,11 @@ def test_kl_of_small_steps_keeps_its_digits(likelihood, scale, step):
     if scale <= 10 and step >= 0.1:  # where the definition keeps its digits in float64, they agree
         R, S = r.double(), s.double()
         labels = [(R, S)] if isinstance(likelihood, Categorical) else [(R, S), (-R, -S)]
-        log = torch.log_softmax if isinstance(likelihood, Categorical) else lambda z, _: z.sigmoid().log()
+        log = (
+            torch.log_softmax
+            if isinstance(likelihood, Categorical)
+            else lambda z, _: z.sigmoid().log()
+        )
         defined = sum((log(a, 1).exp() * (log(a, 1) - log(b, 1))).sum(1) for a, b in labels)
         torch.testing.assert_close(exact, defined, rtol=1e-9, atol=1e-12)
 
@@ -137,7 +153,9 @@ def test_dividing_by_the_output_is_not_stable():
     y = torch.sigmoid(r)
     assert not torch.isfinite(1 / (y * (1 - y))).all()  # revisiting Eq. 10 taken literally
     exact = torch.sigmoid(r.double()) * torch.sigmoid(-r.double())
-    assert float(Bernoulli().fisher_product(r, torch.ones_like(r))) == pytest.approx(float(exact), rel=1e-6)
+    assert float(Bernoulli().fisher_product(r, torch.ones_like(r))) == pytest.approx(
+        float(exact), rel=1e-6
+    )
 
 
 def test_confident_softmax_keeps_its_digits():
@@ -145,8 +163,12 @@ def test_confident_softmax_keeps_its_digits():
     r, u = r32.double(), u32.double()
     y = torch.softmax(r, 1)
     others = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1]]).double()
-    exact = torch.stack([(y[0, k] * y[0] * (u[0, k] - u[0]) * (1 - others[k])).sum() for k in range(3)])
-    torch.testing.assert_close(Categorical().fisher_product(r32, u32)[0].double(), exact, rtol=1e-5, atol=0)
+    exact = torch.stack(
+        [(y[0, k] * y[0] * (u[0, k] - u[0]) * (1 - others[k])).sum() for k in range(3)]
+    )
+    torch.testing.assert_close(
+        Categorical().fisher_product(r32, u32)[0].double(), exact, rtol=1e-5, atol=0
+    )
     y32 = torch.softmax(r32, 1)
     naive = y32 * (u32 - (y32 * u32).sum())
     assert abs(float(naive[0, 0]) / float(exact[0]) - 1) > 0.5
@@ -160,7 +182,9 @@ def test_confident_softmax_keeps_its_digits():
 def test_samples_have_the_mean_and_fisher_of_the_model(likelihood):
     r = outputs(n=1).expand(40000, -1)
     t = likelihood.sample(r, generator=torch.Generator().manual_seed(0))
-    onehot = torch.nn.functional.one_hot(t, 3).double() if isinstance(likelihood, Categorical) else t
+    onehot = (
+        torch.nn.functional.one_hot(t, 3).double() if isinstance(likelihood, Categorical) else t
+    )
     torch.testing.assert_close(onehot.mean(0), likelihood.mean(r[0]), rtol=0, atol=0.03)
     again = likelihood.sample(r, generator=torch.Generator().manual_seed(0))
     assert torch.equal(t, again)

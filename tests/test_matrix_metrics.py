@@ -18,7 +18,9 @@ G = G + G.mT
 
 
 def test_diagonal_keeps_only_the_diagonal():
-    assert diagonal(G).tolist() == [[2 * 5.0 * i if i == j else 0.0 for j in range(4)] for i in range(4)]
+    assert diagonal(G).tolist() == [
+        [2 * 5.0 * i if i == j else 0.0 for j in range(4)] for i in range(4)
+    ]
 
 
 def test_block_diagonal_keeps_only_the_blocks():
@@ -42,7 +44,9 @@ def test_condition_number_case(cases):
     case = cases("whitening")["g2d_fisher"]["expected"]
     metric = torch.tensor(case["G"], dtype=torch.float64)
     assert condition_number(metric) == pytest.approx(case["cond"], rel=1e-8)
-    assert 2 / torch.linalg.eigvalsh(metric)[-1].item() == pytest.approx(case["lr_max_steepest"], rel=1e-8)
+    assert 2 / torch.linalg.eigvalsh(metric)[-1].item() == pytest.approx(
+        case["lr_max_steepest"], rel=1e-8
+    )
 
 
 def test_condition_number_leaves_out_what_rtol_says():
@@ -93,7 +97,7 @@ def test_condition_number_refuses_bad_input():
             condition_number(torch.eye(2), rtol=rtol)
 
 
-# --- per-example gradients ----------------------------------------------------------------------------------
+# ---- --- per-example gradients
 
 
 def energy(params, x):
@@ -124,14 +128,20 @@ def one_by_one(params, x):
 def test_energy_metric_against_a_loop():
     params, x = problem()
     g = one_by_one(params, x)
-    torch.testing.assert_close(energy_metric(energy, params, x), g.mT @ g / 7, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        energy_metric(energy, params, x), g.mT @ g / 7, rtol=1e-12, atol=1e-12
+    )
     centred = torch.cov(g.mT, correction=0)
     torch.testing.assert_close(
         energy_metric(energy, params, x, centred=True), centred, rtol=1e-12, atol=1e-12
     )
     # Negative controls: the square of the mean gradient, and the divisor n - 1.
-    assert not torch.allclose(energy_metric(energy, params, x), torch.outer(g.mean(0), g.mean(0)), rtol=1e-2)
-    assert not torch.allclose(energy_metric(energy, params, x, centred=True), torch.cov(g.mT), rtol=1e-2)
+    assert not torch.allclose(
+        energy_metric(energy, params, x), torch.outer(g.mean(0), g.mean(0)), rtol=1e-2
+    )
+    assert not torch.allclose(
+        energy_metric(energy, params, x, centred=True), torch.cov(g.mT), rtol=1e-2
+    )
 
 
 def test_parameters_may_be_a_tensor_a_tuple_or_a_dict_in_any_order():
@@ -180,7 +190,11 @@ def test_energy_metric_refuses_bad_input():
     for bad in (x * float("nan"), x[:0], torch.tensor(1.0)):
         with pytest.raises(ValueError, match="data: expected"):
             energy_metric(energy, params, bad)
-    for bad in ({}, {**params, "b": params["b"] * float("nan")}, {**params, "a": torch.ones(3).long()}):
+    for bad in (
+        {},
+        {**params, "b": params["b"] * float("nan")},
+        {**params, "a": torch.ones(3).long()},
+    ):
         with pytest.raises(ValueError, match="params: expected"):
             energy_metric(energy, bad, x)
     with pytest.raises(ValueError, match="one batch size"):

@@ -1,4 +1,6 @@
-"""Dense metrics: brute force over labels, the Hessian of the KL, properties; and the wrong forms that must differ."""
+"""Dense metrics: brute force over labels, the Hessian of the KL, properties; and the wrong forms
+that must differ.
+"""
 
 import copy
 import pickle
@@ -77,14 +79,16 @@ def conv(stride=2, padding=1, groups=1, dilation=1, mode="zeros", inplace=False,
     }
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, **kwargs), nn.ReLU(inplace=inplace), nn.Flatten(), nn.LazyLinear(3)
-    )  # fmt: skip
+    )
 
 
 def networks():
     """Every kind of network the dense metrics must treat rightly: (name, model, inputs)."""
     frozen = mlp()
     frozen[0].bias.requires_grad_(False)
-    norm = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 3))
+    norm = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 3)
+    )
     torch.manual_seed(0)
     norm(torch.randn(20, 3))  # running statistics away from 0 and 1
     twice = nn.Linear(3, 3)
@@ -97,7 +101,11 @@ def networks():
         ("same layer twice", nn.Sequential(twice, nn.Tanh(), twice), (3,)),
         ("tied", Tied(), (3,)),
         ("no bias", nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 3)), (3,)),
-        ("relu in place", nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)), (3,)),
+        (
+            "relu in place",
+            nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)),
+            (3,),
+        ),
         ("layer norm", nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 3)), (3,)),
         ("convolution", conv(), (2, 5, 5)),
         ("convolution in place", conv(inplace=True), (2, 5, 5)),
@@ -137,7 +145,9 @@ def test_fisher_is_the_hessian_of_the_kl(likelihood):
     model, x = mlp(), batch()
     g = metrics.fisher(model, x, likelihood)
     assert relative(g, reference.kl_hessian(model, x, likelihood)) < 1e-12
-    delta = 1e-4 * torch.randn(len(g), dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    delta = 1e-4 * torch.randn(
+        len(g), dtype=torch.float64, generator=torch.Generator().manual_seed(4)
+    )
     assert float(reference.kl(model, x, likelihood, delta)) == pytest.approx(
         float(delta @ g @ delta) / 2, rel=1e-3
     )
@@ -157,7 +167,9 @@ def test_gauss_newton_equals_fisher(likelihood):
     model, x, t = mlp(), batch(), target(likelihood)
     g = metrics.fisher(model, x, likelihood)
     assert relative(metrics.gauss_newton(model, x, t, likelihood), g) < 1e-12
-    assert relative(reference.loss_hessian(model, x, t, likelihood), g) > 1e-3  # the Hessian itself does not
+    assert (
+        relative(reference.loss_hessian(model, x, t, likelihood), g) > 1e-3
+    )  # the Hessian itself does not
 
 
 def test_gauss_newton_equals_the_hessian_of_a_linear_model():
@@ -174,7 +186,9 @@ def test_gradient_covariances_equal_loops(model, x, likelihood):
     t = target(likelihood, len(x))
     u = metrics.empirical_fisher(model, x, t, likelihood)
     c = metrics.gradient_covariance(model, x, t, likelihood)
-    torch.testing.assert_close(u, reference.empirical_fisher(model, x, t, likelihood), rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(
+        u, reference.empirical_fisher(model, x, t, likelihood), rtol=1e-11, atol=1e-13
+    )
     torch.testing.assert_close(
         c, reference.gradient_covariance(model, x, t, likelihood), rtol=1e-11, atol=1e-13
     )
@@ -194,7 +208,9 @@ def test_wrong_fishers_differ():
     g = metrics.fisher(model, x, likelihood)
     t = target(likelihood)
     mean_gradient = metrics.per_example_gradients(model, x, t, likelihood).mean(0)
-    assert relative(torch.outer(mean_gradient, mean_gradient), g) > 0.3  # square of the mean gradient
+    assert (
+        relative(torch.outer(mean_gradient, mean_gradient), g) > 0.3
+    )  # square of the mean gradient
     assert (
         relative(metrics.empirical_fisher(model, x, model(x).argmax(1), likelihood), g) > 0.3
     )  # likeliest labels
@@ -260,7 +276,9 @@ def every_metric(model, x, likelihood, t, **kwargs):
 
 
 def test_the_model_is_left_as_it_was():
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)
+    ).double()
     model[1].eval()
     before = copy.deepcopy(model.state_dict())
     modes = [m.training for m in model.modules()]
@@ -279,7 +297,9 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_dropout_and_batchnorm_are_in_evaluation_mode():
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)
+    ).double()
     in_training = metrics.fisher(model, batch(), Categorical())
     assert torch.equal(in_training, metrics.fisher(model.eval(), batch(), Categorical()))
     without = nn.Sequential(
@@ -293,7 +313,9 @@ def test_restricted_parameters_are_a_block():
     model, x, t = mlp(), batch(), target(Categorical())
     whole = list(every_metric(model, x, Categorical(), t))
     chosen = list(every_metric(model, x, Categorical(), t, parameters=["2.weight", model[0].bias]))
-    index = torch.cat([torch.arange(12, 16), torch.arange(16, 28)])  # in the order of model.parameters()
+    index = torch.cat(
+        [torch.arange(12, 16), torch.arange(16, 28)]
+    )  # in the order of model.parameters()
     for g, part in list(zip(whole, chosen, strict=True))[:4]:
         torch.testing.assert_close(part, g[index][:, index], rtol=1e-10, atol=1e-14)
     with pytest.raises(ValueError, match="1 of the 2 given"):
@@ -378,7 +400,11 @@ def test_bad_targets_and_parameters_are_named():
         with pytest.raises(ValueError, match="t: expected .* got (list|NoneType)"):
             metrics.empirical_fisher(model, x, t, likelihood)
     for bad in (float("nan"), float("inf")):
-        for metric in (metrics.empirical_fisher, metrics.gradient_covariance, metrics.per_example_gradients):
+        for metric in (
+            metrics.empirical_fisher,
+            metrics.gradient_covariance,
+            metrics.per_example_gradients,
+        ):
             with pytest.raises(ValueError, match="targets with finite gradients"):
                 metric(model, x, torch.full((5, 3), bad, dtype=torch.float64), Gaussian())
     for samples in (0, 1.0, True):

@@ -1,4 +1,6 @@
-"""Mirror descent: equations 2 and 8 to 10, the natural gradient in two forms, and any convex function."""
+"""Mirror descent: equations 2 and 8 to 10, the natural gradient in two forms, and any convex
+function.
+"""
 
 import copy
 import pickle
@@ -47,16 +49,20 @@ class NegativeEntropy:
         return omega.exp()
 
 
-# Equations ------------------------------------------------------------------------------------------------------------
+# ---- Equations
 
 
 def test_case_mirror_descent(cases):
-    """Equations 8 to 10 on exact values, and the gradient of the wrong space as a negative control."""
+    """Equations 8 to 10 on exact values, and the gradient of the wrong space as a negative
+    control.
+    """
     case = cases("prong")["003-mirror-descent"]
     F, theta, g = (torch.tensor(case["inputs"][key], **F64) for key in ("F", "theta", "g"))
     lr = case["inputs"]["alpha"]
     psi, root = Quadratic(F), Quadratic(F).root()
-    _, dual_gradient = torch.autograd.functional.vjp(root.conjugate_gradient, root.gradient(theta), g)
+    _, dual_gradient = torch.autograd.functional.vjp(
+        root.conjugate_gradient, root.gradient(theta), g
+    )
     found = {
         "sqrtF": root.metric,
         "Omega": psi.gradient(theta),
@@ -96,13 +102,17 @@ def test_the_dual_gradient_is_that_of_the_loss_as_a_function_of_omega():
     target = random(4, seed=3)
     loss = lambda theta: ((theta - target).square().sum() + theta.prod()).sin()
     g = torch.func.grad(loss)(theta)
-    by_omega = torch.func.grad(lambda omega: loss(root.conjugate_gradient(omega)))(root.gradient(theta))
+    by_omega = torch.func.grad(lambda omega: loss(root.conjugate_gradient(omega)))(
+        root.gradient(theta)
+    )
     expected = root.conjugate_gradient(root.gradient(theta) - 0.1 * by_omega)
     assert gap(mirror_step(root, theta, g, 0.1, dual=True), expected) < 1e-14
     assert gap(by_omega, torch.linalg.solve(root.metric, g)) < 1e-13  # E[F^-1/2 dl/dtheta]
 
 
-@pytest.mark.parametrize("psi", [Quadratic(metric(4)), Quadratic(torch.eye(4, **F64)), NegativeEntropy()])
+@pytest.mark.parametrize(
+    "psi", [Quadratic(metric(4)), Quadratic(torch.eye(4, **F64)), NegativeEntropy()]
+)
 def test_a_step_minimizes_the_proximal_objective(psi):
     """Equation 2, with the Bregman divergence in the place of half the squared distance."""
     theta, g = random(4).exp(), random(4, seed=5)
@@ -123,7 +133,9 @@ def test_equation_2_is_gradient_descent_for_the_plain_distance():
 
 
 def test_the_conjugate_is_the_convex_one():
-    """The supremum over theta of <theta, omega> - psi(theta), attained where omega is the gradient."""
+    """The supremum over theta of <theta, omega> - psi(theta), attained where omega is the
+    gradient.
+    """
     psi, theta = Quadratic(metric(5)), random(5)
     omega = psi.gradient(theta)
     assert gap(psi.conjugate(omega), theta @ omega - psi.value(theta)) < 1e-14
@@ -132,7 +144,9 @@ def test_the_conjugate_is_the_convex_one():
         assert psi.conjugate(omega) > other @ omega - psi.value(other)
     gradient = torch.func.grad(psi.conjugate)(omega)
     assert gap(gradient, theta) < 1e-13 and gap(psi.conjugate_gradient(omega), theta) < 1e-13
-    assert gap(psi.gradient(omega), theta) > 0.1  # negative control: grad psi(omega), without the star
+    assert (
+        gap(psi.gradient(omega), theta) > 0.1
+    )  # negative control: grad psi(omega), without the star
 
 
 def test_bregman_divergence_is_half_the_squared_distance_or_the_kl():
@@ -142,7 +156,7 @@ def test_bregman_divergence_is_half_the_squared_distance_or_the_kl():
     assert gap(bregman_divergence(NegativeEntropy(), q, p), (q * (q / p).log()).sum()) < 1e-13
 
 
-# The optimizer --------------------------------------------------------------------------------------------------------
+# ---- The optimizer
 
 
 def network(seed=0, dtype=torch.float64):
@@ -196,7 +210,9 @@ def test_descends_along_the_natural_gradient(dual, period):
 
 
 def test_amortized_form_is_plain_descent_on_the_dual_parameters():
-    """Project once, take T gradient steps on the dual parameters, project back: the point of equation 10."""
+    """Project once, take T gradient steps on the dual parameters, project back: the point of
+    equation 10.
+    """
     model, (x, t) = network(), batch()
     start = reference.parameter_vector(model).clone()
     root = Quadratic(damped_fisher(model, x)).root()
@@ -208,11 +224,15 @@ def test_amortized_form_is_plain_descent_on_the_dual_parameters():
         Categorical().nll(r, t).mean().backward()
         sgd.step()
     amortized = root.conjugate_gradient(omega.detach())
-    optimizer = MirrorDescent(model.parameters(), lambda: damped_fisher(model, x), 0.5, dual=True, period=6)
+    optimizer = MirrorDescent(
+        model.parameters(), lambda: damped_fisher(model, x), 0.5, dual=True, period=6
+    )
     assert gap(path(model, optimizer, x, t, 6)[-1], amortized) < 1e-13
     nn.utils.vector_to_parameters(start, model.parameters())
     renewed = MirrorDescent(model.parameters(), lambda: damped_fisher(model, x), 0.5, dual=True)
-    assert gap(path(model, renewed, x, t, 6)[-1], amortized) > 1e-3  # negative control: a period of one
+    assert (
+        gap(path(model, renewed, x, t, 6)[-1], amortized) > 1e-3
+    )  # negative control: a period of one
 
 
 def test_is_gradient_descent_in_the_natural_space():
@@ -230,7 +250,9 @@ def test_is_gradient_descent_in_the_natural_space():
 
 
 def test_any_mirror_will_do_and_may_keep_parameters_positive():
-    """The exponentiated gradient finds a distribution, never leaves the positive numbers, and multiplies."""
+    """The exponentiated gradient finds a distribution, never leaves the positive numbers, and
+    multiplies.
+    """
     target = torch.tensor([0.7, 0.2, 0.1], **F64)
     theta = torch.full((3,), 1 / 3, requires_grad=True, **F64)
     optimizer = MirrorDescent([theta], NegativeEntropy(), 0.5)
@@ -249,7 +271,9 @@ def test_resumes_to_the_last_bit_within_a_period(dual, dtype):
     model, (x, t) = network(dtype=dtype), batch(dtype)
 
     def make(model, lr=0.5):
-        return MirrorDescent(model.parameters(), lambda: damped_fisher(model, x), lr, dual=dual, period=4)
+        return MirrorDescent(
+            model.parameters(), lambda: damped_fisher(model, x), lr, dual=dual, period=4
+        )
 
     optimizer = make(model)
     path(model, optimizer, x, t, 6)
@@ -280,7 +304,9 @@ def test_closure_scheduler_zero_rate_missing_gradients_and_half_precision():
     optimizer.zero_grad()
     optimizer.step()
     scheduler.step()
-    assert all(gap(p.float(), before[name].float()) < 0.01 for name, p in model.state_dict().items())
+    assert all(
+        gap(p.float(), before[name].float()) < 0.01 for name, p in model.state_dict().items()
+    )
 
 
 def test_refusals_leave_the_parameters_alone():

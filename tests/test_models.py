@@ -49,14 +49,17 @@ def test_boltzmann_cases(cases):
             close(model.energy_metric(p), case["expected"]["G"])
             close(model.energy_metric(p, centred=True), case["expected"]["centred_version"])
             close(energy_metric(model.energy, theta, x), case["expected"]["G"])
-            close(energy_metric(model.energy, theta, x, centred=True), case["expected"]["centred_version"])
+            close(
+                energy_metric(model.energy, theta, x, centred=True),
+                case["expected"]["centred_version"],
+            )
         else:
             close(model.mpf(theta, p), case["expected"]["K"])
             close(model.mpf_gradient(theta, p), case["expected"]["grad"])
             close(model.gradient(theta, p), case["expected"]["grad_ml"])
 
 
-# --- the linear Gaussian ------------------------------------------------------------------------------------
+# ---- --- the linear Gaussian
 
 
 def gauss_hermite(mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,16 +97,28 @@ def test_linear_gaussian_takes_batches_of_parameters():
         torch.testing.assert_close(method(grid, mean)[2, 1], method(grid[2, 1], mean))
     path = model.path(grid, mean, lr=0.1, steps=3, inverse_metric=torch.linalg.inv(model.fisher()))
     assert path.shape == (4, 4, 3, 2)
-    single = model.path(grid[2, 1], mean, lr=0.1, steps=3, inverse_metric=torch.linalg.inv(model.fisher()))
+    single = model.path(
+        grid[2, 1], mean, lr=0.1, steps=3, inverse_metric=torch.linalg.inv(model.fisher())
+    )
     torch.testing.assert_close(path[:, 2, 1], single)
 
 
 def test_linear_gaussian_refuses_bad_input():
-    for bad in (torch.ones(2), torch.full((2, 2), float("nan")), torch.zeros(0, 2), torch.ones(2, 2).long()):
+    for bad in (
+        torch.ones(2),
+        torch.full((2, 2), float("nan")),
+        torch.zeros(0, 2),
+        torch.ones(2, 2).long(),
+    ):
         with pytest.raises(ValueError, match="M: expected"):
             LinearGaussian(bad)
     model, good = LinearGaussian(M), torch.zeros(2, dtype=torch.float64)
-    for bad in (torch.ones(3), torch.tensor([1.0, float("nan")]), torch.ones(0), torch.ones(2).long()):
+    for bad in (
+        torch.ones(3),
+        torch.tensor([1.0, float("nan")]),
+        torch.ones(0),
+        torch.ones(2).long(),
+    ):
         for method in (model.nll, model.kl, model.gradient, model.data_fisher):
             with pytest.raises(ValueError, match="theta: expected"):
                 method(bad, good)
@@ -119,7 +134,7 @@ def test_linear_gaussian_refuses_bad_input():
         model.path(good, good, lr=0.1, steps=1, inverse_metric=torch.eye(3))
 
 
-# --- the Boltzmann machine ----------------------------------------------------------------------------------
+# ---- --- the Boltzmann machine
 
 
 @pytest.fixture(params=["01", "pm1"])
@@ -200,16 +215,22 @@ def test_metrics_against_sums_over_states(machine):
     )
     data_fisher = sum(p_s * torch.outer(g, g) for p_s, g in zip(p, scores, strict=True))
     torch.testing.assert_close(model.data_fisher(theta, p), data_fisher)
-    torch.testing.assert_close(model.data_fisher(theta, p), gradient_second_moment(model.log_prob, theta, x))
+    torch.testing.assert_close(
+        model.data_fisher(theta, p), gradient_second_moment(model.log_prob, theta, x)
+    )
     torch.testing.assert_close(model.energy_metric(p), energy_metric(model.energy, theta, x))
     centred = energy_metric(model.energy, theta, x, centred=True)
     torch.testing.assert_close(model.energy_metric(p, centred=True), centred)
     # The scale: KL to a neighbour is half the squared length of the step.
     step = 1e-4 * torch.linspace(-1, 1, 10, dtype=torch.float64)
-    assert float(model.kl(theta + step, q)) == pytest.approx(0.5 * float(step @ fisher @ step), rel=1e-3)
+    assert float(model.kl(theta + step, q)) == pytest.approx(
+        0.5 * float(step @ fisher @ step), rel=1e-3
+    )
     # The four metrics differ.
     metrics = [fisher, data_fisher, model.energy_metric(p), centred]
-    assert all(not torch.allclose(a, b, rtol=1e-2) for i, a in enumerate(metrics) for b in metrics[:i])
+    assert all(
+        not torch.allclose(a, b, rtol=1e-2) for i, a in enumerate(metrics) for b in metrics[:i]
+    )
 
 
 def test_batches_of_parameters_and_distributions(machine):

@@ -1,4 +1,6 @@
-"""NaturalGradient: one step by brute force, damping rules, refusals, resuming, and training to the end."""
+"""NaturalGradient: one step by brute force, damping rules, refusals, resuming, and training to the
+end.
+"""
 
 import copy
 import gc
@@ -48,7 +50,7 @@ def solved(G, g, damping):
     return torch.linalg.solve(G + damping * torch.eye(len(g), dtype=g.dtype), g)
 
 
-# One step -------------------------------------------------------------------------------------------------------------
+# ---- One step
 
 
 @named
@@ -67,7 +69,11 @@ def test_one_step_is_the_natural_gradient(likelihood, solver):
         float(likelihood.nll(reference.outputs(model, before, x), t).mean()), rel=1e-12
     )
     torch.testing.assert_close(moved, -0.3 * solved(G, g, 0.05), rtol=1e-9, atol=1e-11)
-    for wrong in (-0.3 * solved(U, g, 0.05), -0.3 * solved(G, g, 0.1), -0.3 * g):  # negative controls
+    for wrong in (
+        -0.3 * solved(U, g, 0.05),
+        -0.3 * solved(G, g, 0.1),
+        -0.3 * g,
+    ):  # negative controls
         assert float((moved - wrong).norm() / moved.norm()) > 0.05
 
 
@@ -100,7 +106,9 @@ def test_algorithm_1_solver_limits_are_handed_on():
 
 
 def test_path_does_not_depend_on_a_linear_change_of_parameters():
-    """The network x -> W (A x) with weights W A^-1 takes the same path as a function; the plain gradient does not."""
+    """The network x -> W (A x) with weights W A^-1 takes the same path as a function; the plain
+    gradient does not.
+    """
     likelihood = Categorical()
     x, t = batch(likelihood, n=60)
     A = torch.tensor([[2.0, 0.3, 0.0], [0.0, 0.5, 0.1], [0.4, 0.0, 1.5]], dtype=torch.float64)
@@ -131,15 +139,19 @@ def test_path_does_not_depend_on_a_linear_change_of_parameters():
 
     W = torch.tensor([[0.1, 0.2, 0.3], [0.0, -0.4, 0.2], [0.5, 0.1, -0.3]], dtype=torch.float64)
     for make, invariant in ((natural, True), (plain, False)):
-        gap = float((outputs(make, x, W) - outputs(make, x @ A.T, W @ torch.linalg.inv(A))).abs().max())
+        gap = float(
+            (outputs(make, x, W) - outputs(make, x @ A.T, W @ torch.linalg.inv(A))).abs().max()
+        )
         assert (gap < 1e-6) is invariant
 
 
-# Damping --------------------------------------------------------------------------------------------------------------
+# ---- Damping
 
 
 def quadratic():
-    """A linear model with Gaussian outputs: its loss is an exact quadratic whose Hessian is the Fisher matrix."""
+    """A linear model with Gaussian outputs: its loss is an exact quadratic whose Hessian is the
+    Fisher matrix.
+    """
     torch.manual_seed(0)
     return nn.Linear(3, 2).double(), batch(Gaussian(), o=2)
 
@@ -152,17 +164,26 @@ def test_reduction_ratio_on_an_exact_quadratic(lr, prediction):
     rule = LevenbergMarquardt(1e-8)
     optimizer = NaturalGradient(model, Gaussian(), lr, damping=rule, prediction=prediction, **EXACT)
     optimizer.step(x, t)
-    assert optimizer.last.rho == pytest.approx(1 - lr / 2 if prediction == "linear" else 1.0, abs=1e-6)
+    assert optimizer.last.rho == pytest.approx(
+        1 - lr / 2 if prediction == "linear" else 1.0, abs=1e-6
+    )
 
 
 def test_the_two_ratios_decide_differently():
-    """At lr = 1 on an exact quadratic Martens' rule lowers the damping, Eq. 30 keeps it; at 1.8 Eq. 30 raises it."""
+    """At lr = 1 on an exact quadratic Martens' rule lowers the damping, Eq. 30 keeps it; at 1.8 Eq.
+    30 raises it.
+    """
     for lr, prediction, expected in [
-        (1.0, "linear", 1e-6), (1.0, "quadratic", 2e-6 / 3), (1.8, "linear", 1.5e-6), (1.8, "quadratic", 2e-6 / 3),
-    ]:  # fmt: skip
+        (1.0, "linear", 1e-6),
+        (1.0, "quadratic", 2e-6 / 3),
+        (1.8, "linear", 1.5e-6),
+        (1.8, "quadratic", 2e-6 / 3),
+    ]:
         model, (x, t) = quadratic()
         rule = LevenbergMarquardt(1e-6)
-        NaturalGradient(model, Gaussian(), lr, damping=rule, prediction=prediction, **EXACT).step(x, t)
+        NaturalGradient(model, Gaussian(), lr, damping=rule, prediction=prediction, **EXACT).step(
+            x, t
+        )
         assert rule.damping == pytest.approx(expected)
 
 
@@ -182,7 +203,9 @@ def test_an_exact_minimum_makes_no_step_and_keeps_the_damping(prediction):
 def test_near_a_minimum_the_damping_stays_bounded():
     model, (x, t) = quadratic()
     rule = LevenbergMarquardt(1.0, minimum=1e-5, maximum=1e3)
-    optimizer = NaturalGradient(model, Gaussian(), 1.0, damping=rule, prediction="quadratic", **EXACT)
+    optimizer = NaturalGradient(
+        model, Gaussian(), 1.0, damping=rule, prediction="quadratic", **EXACT
+    )
     for _ in range(60):
         optimizer.step(x, t)
     assert 1e-5 <= rule.damping <= 1e3 and bool(torch.isfinite(vector(model)).all())
@@ -191,7 +214,9 @@ def test_near_a_minimum_the_damping_stays_bounded():
 @pytest.mark.parametrize("prediction", ["linear", "quadratic"])
 @pytest.mark.parametrize("likelihood", [Gaussian(), Bernoulli()], ids=repr)
 def test_new_targets_are_learnt_after_training_to_the_rounding_of_float32(likelihood, prediction):
-    """At a minimum rounding hides every decrease; the damping must not rise to where no step changes anything."""
+    """At a minimum rounding hides every decrease; the damping must not rise to where no step
+    changes anything.
+    """
     model = mlp((4, 6, 3), dtype=torch.float32)
     x = batch(likelihood, n=30, shape=(4,), dtype=torch.float32)[0]
     t = likelihood.mean(model(x)).detach()
@@ -203,15 +228,21 @@ def test_new_targets_are_learnt_after_training_to_the_rounding_of_float32(likeli
     losses = [optimizer.step(x, t) for _ in range(80)]
     assert all(b <= a for a, b in itertools.pairwise(losses))
     new = t + 1 if isinstance(likelihood, Gaussian) else 1 - t
-    excess = [optimizer.step(x, new) - losses[-1] for _ in range(50)]  # both targets have the same minimum
+    excess = [
+        optimizer.step(x, new) - losses[-1] for _ in range(50)
+    ]  # both targets have the same minimum
     assert excess[-1] < 0.01 * excess[0]
 
 
 def test_uphill_as_predicted_raises_the_damping():
-    """At lr = 3 on an exact quadratic the loss rises by what Martens' model predicts: the ratio is 1, and no success."""
+    """At lr = 3 on an exact quadratic the loss rises by what Martens' model predicts: the ratio is
+    1, and no success.
+    """
     model, (x, t) = quadratic()
     rule = LevenbergMarquardt(1e-6)
-    optimizer = NaturalGradient(model, Gaussian(), 3.0, damping=rule, prediction="quadratic", **EXACT)
+    optimizer = NaturalGradient(
+        model, Gaussian(), 3.0, damping=rule, prediction="quadratic", **EXACT
+    )
     optimizer.step(x, t)
     assert optimizer.last.rho == pytest.approx(1, abs=1e-5) and not optimizer.last.accepted
     assert rule.damping == pytest.approx(1.5e-6)
@@ -226,7 +257,9 @@ def test_an_uphill_step_is_refused_to_the_last_bit():
     optimizer.step(x, t)
     assert not optimizer.last.accepted and optimizer.last.loss_after > optimizer.last.loss
     assert torch.equal(vector(model), before) and rule.damping == pytest.approx(1.5e-6)
-    constant = NaturalGradient(model, likelihood, 50.0, damping=1e-6)  # a constant damping takes the step
+    constant = NaturalGradient(
+        model, likelihood, 50.0, damping=1e-6
+    )  # a constant damping takes the step
     constant.step(x, t)
     assert constant.last.accepted and not torch.equal(vector(model), before)
 
@@ -257,7 +290,7 @@ def test_a_step_to_nan_is_refused_to_the_last_bit(damping):
         assert optimizer.damping.damping == pytest.approx(1.5e-3)
 
 
-# Numbers that are hard to hold ----------------------------------------------------------------------------------------
+# ---- Numbers that are hard to hold
 
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Categorical()], ids=repr)
@@ -283,11 +316,17 @@ def test_a_confident_network_makes_finite_steps(likelihood, damping, right):
     assert bool(torch.isfinite(vector(model)).all())
 
 
-@pytest.mark.parametrize("kind", [NaturalGradient, TONGA, Newton, HessianFree, KrylovSubspaceDescent])
+@pytest.mark.parametrize(
+    "kind", [NaturalGradient, TONGA, Newton, HessianFree, KrylovSubspaceDescent]
+)
 def test_autocast_changes_nothing(kind):
     def trained(autocast):
         model, (x, t) = mlp(dtype=torch.float32), batch(Categorical(), dtype=torch.float32)
-        optimizer = kind(model, Categorical()) if kind in (HessianFree, KrylovSubspaceDescent) else kind(model, Categorical(), 0.5)
+        optimizer = (
+            kind(model, Categorical())
+            if kind in (HessianFree, KrylovSubspaceDescent)
+            else kind(model, Categorical(), 0.5)
+        )
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             losses = [optimizer.step(x, t) for _ in range(3)]
             narrow = model(x).dtype  # the user's own passes are as asked for
@@ -307,7 +346,7 @@ def test_half_precision_is_computed_in_float32():
     assert torch.equal(vector(narrow), vector(wide).bfloat16())
 
 
-# A torch optimizer ----------------------------------------------------------------------------------------------------
+# ---- A torch optimizer
 
 
 def trajectory(optimizer, model, likelihood, seeds):
@@ -324,17 +363,23 @@ def test_resumes_bit_for_bit(tmp_path, stop, adaptive):
     def make(seed):
         model = mlp(seed=seed, dtype=torch.float32)
         damping = LevenbergMarquardt(0.5) if adaptive else 0.1
-        return model, NaturalGradient(model, likelihood, 0.7, damping=damping, warm_start=0.9, max_iter=3)
+        return model, NaturalGradient(
+            model, likelihood, 0.7, damping=damping, warm_start=0.9, max_iter=3
+        )
 
     model, optimizer = make(0)
     end = trajectory(optimizer, model, likelihood, range(6))
     model, optimizer = make(0)
     trajectory(optimizer, model, likelihood, range(stop))
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "saved.pt")
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "saved.pt"
+    )
     saved = torch.load(tmp_path / "saved.pt")
     model, optimizer = make(5)
     model.load_state_dict(saved["model"])
-    fresh = trajectory(optimizer, model, likelihood, range(stop, 6))  # without the optimizer's state
+    fresh = trajectory(
+        optimizer, model, likelihood, range(stop, 6)
+    )  # without the optimizer's state
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     assert torch.equal(trajectory(optimizer, model, likelihood, range(stop, 6)), end)
@@ -349,20 +394,28 @@ def bad_states(good):
         "expected one of NaturalGradient, got one with the entries []": {},
         "damping: expected a finite number >=? 0, got nan": {**good, "damping": math.nan},
         "damping: expected a finite number >=? 0, got -5.0": {**good, "damping": -5.0},
-        "lr: expected a finite number >= 0, got -1": {**good, "param_groups": [{**group, "lr": -1.0}]},
+        "lr: expected a finite number >= 0, got -1": {
+            **good,
+            "param_groups": [{**group, "lr": -1.0}],
+        },
         "lr: expected a finite number >= 0, got None": {
-            **good, "param_groups": [{"params": group["params"]}]
+            **good,
+            "param_groups": [{"params": group["params"]}],
         },
         "different number of parameter groups": {**good, "param_groups": [group, group]},
         r"direction of parameter 0 to have shape \(4, 3\), got \(2, 2\)": {**good, "state": narrow},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_states_that_do_not_fit_are_refused_and_change_nothing(adaptive):
     def make(lr):
         return NaturalGradient(
-            mlp(), Categorical(), lr, damping=LevenbergMarquardt(0.5) if adaptive else 0.5, warm_start=0.9
+            mlp(),
+            Categorical(),
+            lr,
+            damping=LevenbergMarquardt(0.5) if adaptive else 0.5,
+            warm_start=0.9,
         )
 
     optimizer = make(0.3)
@@ -379,7 +432,9 @@ def test_a_state_out_of_the_range_of_the_damping_rule_is_refused():
     adaptive = NaturalGradient(mlp(), Categorical(), 0.3, damping=LevenbergMarquardt(1.0))
     with pytest.raises(ValueError, match="state_dict: damping"):
         adaptive.load_state_dict(constant.state_dict())
-    narrow = NaturalGradient(mlp(), Categorical(), 0.3, damping=LevenbergMarquardt(1.0, maximum=2.0))
+    narrow = NaturalGradient(
+        mlp(), Categorical(), 0.3, damping=LevenbergMarquardt(1.0, maximum=2.0)
+    )
     with pytest.raises(ValueError, match="state_dict: damping: expected 1e-08 to 2.0, got 5"):
         narrow.load_state_dict({**adaptive.state_dict(), "damping": 5.0})
     assert adaptive.damping.damping == narrow.damping.damping == 1.0
@@ -387,7 +442,9 @@ def test_a_state_out_of_the_range_of_the_damping_rule_is_refused():
     assert constant.damping == 1.0
 
 
-@pytest.mark.parametrize("kind", [NaturalGradient, TONGA, Newton, HessianFree, KrylovSubspaceDescent])
+@pytest.mark.parametrize(
+    "kind", [NaturalGradient, TONGA, Newton, HessianFree, KrylovSubspaceDescent]
+)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
 def test_a_copy_of_model_and_optimizer_goes_on_as_they_do(kind, copied):
     likelihood, model = Categorical(), mlp()
@@ -426,7 +483,10 @@ def test_parameter_groups_have_their_own_step_size():
     NaturalGradient(whole, likelihood, 0.2, **EXACT).step(x, t)
     first, second = model[0], model[2]
     before = [p.detach().clone() for p in model.parameters()]
-    groups = [{"params": list(second.parameters())}, {"params": list(first.parameters()), "lr": 0.0}]
+    groups = [
+        {"params": list(second.parameters())},
+        {"params": list(first.parameters()), "lr": 0.0},
+    ]
     NaturalGradient(model, likelihood, 0.2, parameters=groups, **EXACT).step(x, t)
     for p, old in zip(first.parameters(), before[:2], strict=True):
         assert torch.equal(p, old)
@@ -442,7 +502,9 @@ def test_restricted_frozen_and_tied_parameters():
         p.requires_grad_(False)
     NaturalGradient(model, likelihood, 0.2, parameters=["2.weight", "2.bias"], **EXACT).step(x, t)
     NaturalGradient(frozen, likelihood, 0.2, **EXACT).step(x, t)
-    assert torch.equal(model[0].weight, frozen[0].weight) and torch.equal(model[2].weight, frozen[2].weight)
+    assert torch.equal(model[0].weight, frozen[0].weight) and torch.equal(
+        model[2].weight, frozen[2].weight
+    )
 
     class Tied(nn.Module):
         def __init__(self):
@@ -454,15 +516,23 @@ def test_restricted_frozen_and_tied_parameters():
             return torch.tanh(x @ self.weight.T) @ self.weight
 
     tied = Tied()
-    before, g, G = vector(tied), mean_gradient(tied, x, t, likelihood), reference.fisher(tied, x, likelihood)
+    before, g, G = (
+        vector(tied),
+        mean_gradient(tied, x, t, likelihood),
+        reference.fisher(tied, x, likelihood),
+    )
     NaturalGradient(tied, likelihood, 0.1, damping=0.05, **EXACT).step(x, t)
-    torch.testing.assert_close(vector(tied) - before, -0.1 * solved(G, g, 0.05), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        vector(tied) - before, -0.1 * solved(G, g, 0.05), rtol=1e-9, atol=1e-12
+    )
 
 
 def test_leaves_no_trace_in_the_model():
     likelihood = Categorical()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3))
+    model = nn.Sequential(
+        nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3)
+    )
     x, t = batch(likelihood, dtype=torch.float32)
     model(x)
     buffers = {name: b.clone() for name, b in model.named_buffers()}
@@ -492,7 +562,7 @@ def test_memory_does_not_grow():
     assert alive() == before
 
 
-# Refusals -------------------------------------------------------------------------------------------------------------
+# ---- Refusals
 
 
 @pytest.mark.parametrize(
@@ -555,15 +625,22 @@ def test_parameters_that_are_not_finite_are_named():
         optimizer.step(x, t)
 
 
-# Training -------------------------------------------------------------------------------------------------------------
+# ---- Training
 
 
 def test_trains_digits_without_an_error():
-    """The 784-200-10 network on digits, to 0 training errors; the plain gradient is far from it after as many steps."""
+    """The 784-200-10 network on digits, to 0 training errors; the plain gradient is far from it
+    after as many steps.
+    """
     x, t = mnist(400)
     x, likelihood = x.flatten(1), Categorical()
-    natural, plain = mlp((784, 200, 10), dtype=torch.float32), mlp((784, 200, 10), dtype=torch.float32)
-    optimizer = NaturalGradient(natural, likelihood, 1.0, damping=LevenbergMarquardt(0.1), max_iter=5)
+    natural, plain = (
+        mlp((784, 200, 10), dtype=torch.float32),
+        mlp((784, 200, 10), dtype=torch.float32),
+    )
+    optimizer = NaturalGradient(
+        natural, likelihood, 1.0, damping=LevenbergMarquardt(0.1), max_iter=5
+    )
     sgd = torch.optim.SGD(plain.parameters(), 0.1)
     for _ in range(20):
         optimizer.step(x, t)

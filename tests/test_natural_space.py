@@ -32,7 +32,9 @@ def neuron(cases):
 @pytest.mark.parametrize("root", ["symmetric", "pca", "cholesky"])
 def test_case(cases, root):
     theta, closure, metric, path = neuron(cases)
-    optimizer = natural_space([theta], metric, lambda p: torch.optim.SGD(p, lr=0.5), period=1, root=root)
+    optimizer = natural_space(
+        [theta], metric, lambda p: torch.optim.SGD(p, lr=0.5), period=1, root=root
+    )
     for expected in path[1:]:
         optimizer.step(closure)
         torch.testing.assert_close(theta.detach(), expected, rtol=1e-8, atol=1e-10)
@@ -42,7 +44,11 @@ def test_lbfgs(cases):
     theta, closure, metric, _ = neuron(cases)
     start = closure().item()
     optimizer = natural_space(
-        [theta], metric, lambda p: torch.optim.LBFGS(p, line_search_fn="strong_wolfe"), period=2, eps=1e-3
+        [theta],
+        metric,
+        lambda p: torch.optim.LBFGS(p, line_search_fn="strong_wolfe"),
+        period=2,
+        eps=1e-3,
     )
     for _ in range(4):
         optimizer.step(closure)
@@ -50,7 +56,7 @@ def test_lbfgs(cases):
     assert float(theta.grad.norm()) < 1e-3
 
 
-# --- the same step as the natural gradient ------------------------------------------------------------------
+# ---- --- the same step as the natural gradient
 
 
 def quadratic(dtype=torch.float64, shapes=((2, 2), (1,))):
@@ -91,7 +97,9 @@ def test_one_step_is_a_natural_gradient_step(root, eps):
     gradient = G @ theta + 1
     natural_space(params, G, sgd(0.3), root=root, eps=eps).step(closure)
     identity = torch.eye(5, dtype=torch.float64)
-    torch.testing.assert_close(flat(params), theta - 0.3 * torch.linalg.solve(G + eps * identity, gradient))
+    torch.testing.assert_close(
+        flat(params), theta - 0.3 * torch.linalg.solve(G + eps * identity, gradient)
+    )
     assert not torch.allclose(flat(params), theta - 0.3 * gradient, rtol=1e-2)
     # Negative control: L with L L^T = G is no root; with W = L the step is another one.
     L = torch.linalg.cholesky(G + eps * identity)
@@ -116,7 +124,9 @@ def test_momentum_runs_in_the_natural_parameters():
     theta, velocity = flat(params), torch.zeros(5, dtype=torch.float64)
     optimizer = natural_space(params, G, sgd(0.1, momentum=0.9))
     for _ in range(5):
-        velocity = 0.9 * velocity + torch.linalg.solve(G, G @ theta + 1)  # W^-1 of the momentum of phi
+        velocity = 0.9 * velocity + torch.linalg.solve(
+            G, G @ theta + 1
+        )  # W^-1 of the momentum of phi
         theta = theta - 0.1 * velocity
         optimizer.step(closure)
     torch.testing.assert_close(flat(params), theta)
@@ -206,7 +216,9 @@ def lbfgs(params):
     return torch.optim.LBFGS(params, max_iter=3, line_search_fn="strong_wolfe")
 
 
-@pytest.mark.parametrize("make", [sgd(0.1, momentum=0.9), lambda p: torch.optim.Adam(p, lr=0.1), lbfgs])
+@pytest.mark.parametrize(
+    "make", [sgd(0.1, momentum=0.9), lambda p: torch.optim.Adam(p, lr=0.1), lbfgs]
+)
 @pytest.mark.parametrize("period", [None, 4])
 def test_saved_and_loaded_it_goes_on_to_the_last_bit(make, period):
     params, closure, G = quadratic()
@@ -214,7 +226,9 @@ def test_saved_and_loaded_it_goes_on_to_the_last_bit(make, period):
     for _ in range(3):
         optimizer.step(closure)
     buffer = io.BytesIO()
-    torch.save({"params": [p.detach() for p in params], "optimizer": optimizer.state_dict()}, buffer)
+    torch.save(
+        {"params": [p.detach() for p in params], "optimizer": optimizer.state_dict()}, buffer
+    )
     others, other_closure, _ = quadratic()
     other = natural_space(others, lambda: G, make, period=period)
     buffer.seek(0)
@@ -245,7 +259,9 @@ def test_low_precision_parameters_keep_their_dtype(dtype):
     assert {p.dtype for p in params} == {dtype}
     gradient = torch.cat([p.grad.double().reshape(-1) for p in params])
     expected = theta - 0.3 * torch.linalg.solve(G + torch.eye(5, dtype=torch.float64), gradient)
-    torch.testing.assert_close(flat(params).double(), expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(
+        flat(params).double(), expected, rtol=0, atol=4 * torch.finfo(dtype).eps
+    )
 
 
 def test_non_contiguous_and_unused_parameters():
@@ -260,11 +276,13 @@ def test_non_contiguous_and_unused_parameters():
     optimizer.zero_grad()
     (used * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
     optimizer.step()
-    torch.testing.assert_close(used.detach(), before - 0.5 * torch.tensor([[1.0], [2.0], [3.0]]).double())
+    torch.testing.assert_close(
+        used.detach(), before - 0.5 * torch.tensor([[1.0], [2.0], [3.0]]).double()
+    )
     assert unused.tolist() == [1.0, 1.0]
 
 
-# --- bad input ----------------------------------------------------------------------------------------------
+# ---- --- bad input
 
 
 @pytest.mark.parametrize(
@@ -340,10 +358,19 @@ FAILURES = {
 @pytest.mark.parametrize(
     ("make", "failure"),
     [
-        *[(make, failure) for make in (sgd(0.1, momentum=0.9), adam) for failure in ("NaN", "overflow", "first call")],
-        *[(torch.optim.Rprop, "NaN"), (lbfgs, "NaN"), (lbfgs, "first call"), (lbfgs, "second call")],
+        *[
+            (make, failure)
+            for make in (sgd(0.1, momentum=0.9), adam)
+            for failure in ("NaN", "overflow", "first call")
+        ],
+        *[
+            (torch.optim.Rprop, "NaN"),
+            (lbfgs, "NaN"),
+            (lbfgs, "first call"),
+            (lbfgs, "second call"),
+        ],
     ],
-)  # fmt: skip
+)
 def test_after_a_failed_step_it_goes_on_as_if_that_had_not_been(make, failure):
     bad, message = FAILURES[failure]
     ends = []
@@ -405,7 +432,8 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     optimizer.step(closure)
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(
-        ValueError, match=r"expected one of NaturalSpace, got one with the entries \['state', 'param"
+        ValueError,
+        match=r"expected one of NaturalSpace, got one with the entries \['state', 'param",
     ):
         optimizer.load_state_dict(torch.optim.SGD(params, 0.7).state_dict())
     others, other_closure, H = quadratic(shapes=((2, 3), (1,)))

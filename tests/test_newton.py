@@ -7,7 +7,16 @@ from torch import nn
 from natcompanion import reference
 from natcompanion.likelihoods import Categorical, Gaussian
 from natcompanion.optim import NaturalGradient, Newton, loss_hessian
-from tests.test_natural_gradient import EXACT, batch, mean_gradient, mlp, named, quadratic, solved, vector
+from tests.test_natural_gradient import (
+    EXACT,
+    batch,
+    mean_gradient,
+    mlp,
+    named,
+    quadratic,
+    solved,
+    vector,
+)
 
 
 @named
@@ -18,7 +27,9 @@ def test_hessian_and_one_step(likelihood):
     torch.testing.assert_close(loss_hessian(model, x, t, likelihood), H, rtol=1e-10, atol=1e-12)
     assert float((H - G).norm() / H.norm()) > 0.01  # negative control: it is not the Fisher matrix
     Newton(model, likelihood, 0.7, damping=0.5).step(x, t)
-    torch.testing.assert_close(vector(model) - before, -0.7 * solved(H, g, 0.5), rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(
+        vector(model) - before, -0.7 * solved(H, g, 0.5), rtol=1e-7, atol=1e-10
+    )
 
 
 def test_a_quadratic_takes_one_step():
@@ -30,7 +41,9 @@ def test_a_quadratic_takes_one_step():
 
 
 class Saddle(nn.Module):
-    """Outputs w1 and w2, whatever the input; the loss with targets (0, 0) through r = w1 w2 has a saddle at 0."""
+    """Outputs w1 and w2, whatever the input; the loss with targets (0, 0) through r = w1 w2 has a
+    saddle at 0.
+    """
 
     def __init__(self, start):
         super().__init__()
@@ -41,7 +54,9 @@ class Saddle(nn.Module):
 
 
 def test_newton_goes_to_a_saddle_and_the_natural_gradient_does_not():
-    """Fit w1 w2 = 1 from (0.1, 0.1): the Hessian has a negative eigenvalue, the Fisher matrix cannot have one."""
+    """Fit w1 w2 = 1 from (0.1, 0.1): the Hessian has a negative eigenvalue, the Fisher matrix
+    cannot have one.
+    """
     x, t = torch.zeros(4, 1, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64)
     newton, natural = Saddle([0.1, 0.1]), Saddle([0.1, 0.1])
     assert float(torch.linalg.eigvalsh(loss_hessian(newton, x, t, Gaussian()))[0]) < -0.5
@@ -66,5 +81,8 @@ def test_refusals():
     large = nn.Linear(100, 60).double()
     with pytest.raises(ValueError, match=r"at most 5000 parameters.*got 6060 \(0\.3 GB\)"):
         loss_hessian(
-            large, torch.zeros(1, 100, dtype=torch.float64), torch.zeros(1, dtype=torch.long), Categorical()
+            large,
+            torch.zeros(1, 100, dtype=torch.float64),
+            torch.zeros(1, dtype=torch.long),
+            Categorical(),
         )

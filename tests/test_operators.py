@@ -1,4 +1,6 @@
-"""Metric operators: products, diagonals and dense forms against the dense metrics and brute force."""
+"""Metric operators: products, diagonals and dense forms against the dense metrics and brute
+force.
+"""
 
 import copy
 import gc
@@ -39,7 +41,9 @@ def test_fisher_products(model, x, likelihood):
 def test_covariance_products(likelihood, centred):
     model, x, t = mlp(), batch(), target(likelihood)
     dense = metrics.gradient_covariance if centred else metrics.empirical_fisher
-    agree(CovarianceOperator(model, x, t, likelihood, centred=centred), dense(model, x, t, likelihood))
+    agree(
+        CovarianceOperator(model, x, t, likelihood, centred=centred), dense(model, x, t, likelihood)
+    )
     other = metrics.empirical_fisher if centred else metrics.gradient_covariance
     operator = CovarianceOperator(model, x, t, likelihood, centred=centred)
     assert float((operator.dense() - other(model, x, t, likelihood)).norm()) > 1e-3
@@ -64,7 +68,9 @@ def test_products_are_the_curvature_of_the_kl():
     )
     kl = float(reference.kl(model, x, Categorical(), delta))
     assert float(delta @ (operator @ delta)) / 2 == pytest.approx(kl, rel=1e-3)
-    assert float(delta @ (FisherOperator(model, x, Gaussian()) @ delta)) / 2 != pytest.approx(kl, rel=1e-2)
+    assert float(delta @ (FisherOperator(model, x, Gaussian()) @ delta)) / 2 != pytest.approx(
+        kl, rel=1e-2
+    )
 
 
 def test_damping_is_added_everywhere_and_can_change():
@@ -118,7 +124,9 @@ def test_scipy_form():
     dense = operator.dense().numpy()
     assert linear.dtype == np.float64
     np.testing.assert_allclose(linear @ np.eye(len(dense)), dense, atol=1e-13)
-    np.testing.assert_allclose(linear.rmatvec(np.ones(len(dense))), dense @ np.ones(len(dense)), atol=1e-12)
+    np.testing.assert_allclose(
+        linear.rmatvec(np.ones(len(dense))), dense @ np.ones(len(dense)), atol=1e-12
+    )
 
 
 def test_solver_takes_an_operator():
@@ -126,7 +134,9 @@ def test_solver_takes_an_operator():
     operator = FisherOperator(model, x, Categorical(), damping=0.1)
     g = metrics.per_example_gradients(model, x, t, Categorical()).mean(0)
     solution = conjugate_gradient(operator, g, rtol=1e-10)
-    torch.testing.assert_close(solution.x, torch.linalg.solve(operator.dense(), g), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        solution.x, torch.linalg.solve(operator.dense(), g), rtol=1e-7, atol=1e-9
+    )
 
 
 def test_memory_is_flat_and_the_graph_is_kept():
@@ -151,7 +161,9 @@ def test_memory_is_flat_and_the_graph_is_kept():
 
 
 def test_nothing_is_left_in_the_model():
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)
+    ).double()
     before = copy.deepcopy(model.state_dict())
     operator = FisherOperator(model, batch(), Categorical())
     operator @ torch.ones(operator.shape[0], dtype=torch.float64)
@@ -179,7 +191,9 @@ def test_changed_parameters_are_noticed():
             with pytest.raises(ValueError, match="parameters changed"):
                 use()
     operator = FisherOperator(model, x, Categorical())
-    nn.utils.vector_to_parameters(torch.zeros(operator.shape[0], dtype=torch.float64), model.parameters())
+    nn.utils.vector_to_parameters(
+        torch.zeros(operator.shape[0], dtype=torch.float64), model.parameters()
+    )
     with pytest.raises(ValueError, match="parameters changed"):
         operator @ v
 
@@ -193,7 +207,9 @@ def test_dtypes(dtype):
         assert (operator @ v).dtype == dtype
         expected = metrics.fisher(mlp(dtype=dtype).double(), x.double(), likelihood) @ v.double()
         tolerance = 1e-5 if dtype == torch.float32 else 1e-2
-        torch.testing.assert_close((operator @ v).double(), expected, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            (operator @ v).double(), expected, rtol=tolerance, atol=tolerance
+        )
 
 
 def test_confident_float32_network():
@@ -260,9 +276,12 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="at least one batch"):
         FisherOperator(model, [], Categorical())
     P = FisherOperator(model, x, Categorical()).shape[0]
-    for v, message in ((torch.ones(P, dtype=torch.long), "v: expected a floating-point tensor, got torch.int64"),
-                       (torch.ones(P, 0), "v: expected a tensor of shape"), (torch.ones(P - 1), "v: expected a tensor of shape"),
-                       ([1.0] * P, "got list")):  # fmt: skip
+    for v, message in (
+        (torch.ones(P, dtype=torch.long), "v: expected a floating-point tensor, got torch.int64"),
+        (torch.ones(P, 0), "v: expected a tensor of shape"),
+        (torch.ones(P - 1), "v: expected a tensor of shape"),
+        ([1.0] * P, "got list"),
+    ):
         with pytest.raises(ValueError, match=message):
             FisherOperator(model, x, Categorical()) @ v
     with pytest.raises(ValueError, match="t: expected targets"):

@@ -60,9 +60,19 @@ def test_versions_and_licences_agree():
 
 
 def test_no_address_of_a_package_index_but_torchs_own():
-    listed = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", "-z"], text=True).split("\0")
-    files = [ROOT / name for name in listed if name and Path(name).suffix not in (".png", ".webp", ".gz")]
-    words = ("pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "npmjs" + ".com", "index" + "-url")
+    listed = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", "-z"], text=True).split(
+        "\0"
+    )
+    files = [
+        ROOT / name for name in listed if name and Path(name).suffix not in (".png", ".webp", ".gz")
+    ]
+    words = (
+        "pypi" + ".org",
+        "pythonhosted" + ".org",
+        "npmjs" + ".org",
+        "npmjs" + ".com",
+        "index" + "-url",
+    )
     hits = [
         f"{file.relative_to(ROOT)}: {line}"
         for file in files

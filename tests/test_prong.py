@@ -1,4 +1,6 @@
-"""PRONG: the exact step, both forms, a torch optimizer in every respect, and statistics that are hard to hold."""
+"""PRONG: the exact step, both forms, a torch optimizer in every respect, and statistics that are
+hard to hold.
+"""
 
 import copy
 import gc
@@ -39,10 +41,13 @@ def mlp(sizes=(5, 7, 6, 3), dtype=torch.float64, bias=True):
 def conv_net(dtype=torch.float64):
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(inplace=True),
-        nn.Conv2d(4, 3, (3, 2), stride=2, padding=(0, 1), dilation=(1, 2)), nn.Tanh(),
-        nn.Flatten(), nn.Linear(18, 3),
-    ).to(dtype)  # fmt: skip
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 3, (3, 2), stride=2, padding=(0, 1), dilation=(1, 2)),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(18, 3),
+    ).to(dtype)
 
 
 SHAPES = {mlp: (5,), conv_net: (2, 5, 6)}
@@ -68,7 +73,7 @@ def train(model, optimizer, x, t, steps, start=0, batch=10):
         optimizer.step()
 
 
-# The step -------------------------------------------------------------------------------------------------------------
+# ---- The step
 
 
 @pytest.mark.parametrize("form", ["plain", "whitened"])
@@ -91,7 +96,9 @@ def test_case_one_step(cases, form):
         torch.testing.assert_close(model[0].d.grad, tensor(want["grad_d"]), rtol=1e-8, atol=1e-10)
     optimizer.step()
     after = layers.canonical_model(model)[0]
-    torch.testing.assert_close(after.weight.detach(), tensor(want["W_after"]), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(
+        after.weight.detach(), tensor(want["W_after"]), rtol=1e-9, atol=1e-11
+    )
     torch.testing.assert_close(after.bias.detach(), tensor(want["b_after"]), rtol=1e-9, atol=1e-11)
 
 
@@ -148,7 +155,7 @@ def test_layer_without_bias_uses_the_second_moment():
     torch.testing.assert_close(frozen[0].weight.detach(), want)
 
 
-# Both forms take the same steps ---------------------------------------------------------------------------------------
+# ---- Both forms take the same steps
 
 
 @NETS
@@ -194,7 +201,10 @@ def test_velocity_left_in_old_coordinates_is_caught(kept):
 def test_a_white_input_and_no_statistics_leave_plain_gradient_descent(options):
     """With covariance I and mean 0, eps -> 0, the step is that of torch.optim.SGD."""
     g = torch.Generator().manual_seed(0)
-    x, t = torch.randn(40, 5, generator=g, dtype=torch.float64), torch.randint(3, (40,), generator=g)
+    x, t = (
+        torch.randn(40, 5, generator=g, dtype=torch.float64),
+        torch.randint(3, (40,), generator=g),
+    )
     centred = x - x.mean(0)
     U, _ = layers.whitening_pair(gram(centred) / 40)
     white = centred @ U.T
@@ -232,9 +242,11 @@ def test_statistics_are_renewed_every_period():
 def test_kinds_of_samples(kind):
     x, t = data()
     model, reference = mlp(), mlp()
-    sample = {"tensor": lambda: x, "tuple": lambda: (x,), "batches": lambda: (part for part in x.split(17))}[
-        kind
-    ]
+    sample = {
+        "tensor": lambda: x,
+        "tuple": lambda: (x,),
+        "batches": lambda: (part for part in x.split(17)),
+    }[kind]
     train(model, PRONG(model, 0.1, sample=sample), x, t, 3)
     optimizer = PRONG(reference, 0.1)
     optimizer.reparametrize(x)
@@ -261,7 +273,7 @@ def test_constant_inputs_are_measured_once():
     assert torch.equal(parameters(whole[0]), parameters(whole[1]))
 
 
-# Whitening of back-propagated gradients (footnote 4) ------------------------------------------------------------------
+# ---- Whitening of back-propagated gradients (footnote 4)
 
 
 def test_footnote_4_is_a_step_in_the_coordinates_of_both_whitenings():
@@ -301,7 +313,7 @@ def test_footnote_4_renews_with_the_statistics(make):
     assert torch.isfinite(parameters(model)).all()
 
 
-# A torch optimizer ----------------------------------------------------------------------------------------------------
+# ---- A torch optimizer
 
 
 def setting(name, x):
@@ -503,7 +515,11 @@ def test_the_rest_gets_plain_steps_by_name():
     assert "shares" in optimizer.plain["shared"] and "LayerNorm" in optimizer.plain["norm"]
     train(model, optimizer, x, t, 1)
     train(plain, torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], 0.1), x, t, 1)
-    same = {n for n, p in model.named_parameters() if torch.allclose(p, dict(plain.named_parameters())[n])}
+    same = {
+        n
+        for n, p in model.named_parameters()
+        if torch.allclose(p, dict(plain.named_parameters())[n])
+    }
     assert same == {n for n, _ in model.named_parameters()} - {
         "first.weight",
         "first.bias",
@@ -543,7 +559,9 @@ def test_gradients_from_elsewhere_are_preconditioned_in_the_step(make):
     for i in range(2):
         chosen = torch.arange(10) + 10 * i
         named = {name: p.detach() for name, p in func.named_parameters()}
-        raw = grad(lambda theta: cross_entropy(functional_call(func, theta, (x[chosen],)), t[chosen]))(named)  # noqa: B023
+        raw = grad(
+            lambda theta: cross_entropy(functional_call(func, theta, (x[chosen],)), t[chosen])
+        )(named)  # noqa: B023
         for name, p in func.named_parameters():
             p.grad = raw[name]
         optimizer.step()
@@ -636,7 +654,7 @@ def test_statistics_leave_buffers_alone_and_see_the_mode_of_the_model():
     assert int(model[1].num_batches_tracked) == 1 + int(before[1].num_batches_tracked)
 
 
-# Numbers that are hard to hold ----------------------------------------------------------------------------------------
+# ---- Numbers that are hard to hold
 
 
 @pytest.mark.parametrize("form", ["plain", "whitened"])
@@ -658,7 +676,8 @@ def test_degenerate_statistics(form, case):
     train(model, optimizer, x, t, 20, batch=batch)
     assert torch.isfinite(parameters(model)).all() and float((parameters(model) - start).norm()) > 0
     first = (
-        layers.canonical_model(model)[0].weight - layers.canonical_model(mlp(dtype=torch.float32))[0].weight
+        layers.canonical_model(model)[0].weight
+        - layers.canonical_model(mlp(dtype=torch.float32))[0].weight
     )
     if case == "constant":  # nothing is learnt about a feature that never varies
         assert float(first[:, 3:].detach().abs().max()) < (1e-9 if form == "plain" else 1e-5)
@@ -694,7 +713,10 @@ def test_bad_numbers_do_not_poison_the_statistics(sampled):
     bad[3, 1] = torch.nan
     model = mlp()
     optimizer = PRONG(
-        model, 0.1, period=2, sample=(lambda: bad if optimizer.steps == 2 else x) if sampled else None
+        model,
+        0.1,
+        period=2,
+        sample=(lambda: bad if optimizer.steps == 2 else x) if sampled else None,
     )
     train(model, optimizer, x, t, 2)
     before = copy.deepcopy(optimizer.state_dict()["layers"])
@@ -707,7 +729,9 @@ def test_bad_numbers_do_not_poison_the_statistics(sampled):
 
 @pytest.mark.parametrize("first", [0, 1, 3])
 def test_a_bad_backward_pass_does_not_poison_the_statistics(first):
-    """Whether the second moment of the back-propagated gradients is renewed in that step, or not."""
+    """Whether the second moment of the back-propagated gradients is renewed in that step, or
+    not.
+    """
     x, t = data()
     ends = []
     for bad in (False, True):
@@ -751,18 +775,25 @@ def test_memory_is_flat(name):
     assert tensors() == before
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------
+# ---- Bad input
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"lr": -1.0}, "lr"), ({"momentum": 1.5}, "momentum"), ({"eps": 0.0}, "eps"), ({"eps": -1.0}, "eps"),
-        ({"period": 0}, "period"), ({"period": 2.5}, "period"), ({"sample_size": 0}, "sample_size"),
-        ({"decay": 2.0}, "decay"), ({"weight_decay": -0.1}, "weight_decay"), ({"backward_eps": 0.0}, "backward_eps"),
+        ({"lr": -1.0}, "lr"),
+        ({"momentum": 1.5}, "momentum"),
+        ({"eps": 0.0}, "eps"),
+        ({"eps": -1.0}, "eps"),
+        ({"period": 0}, "period"),
+        ({"period": 2.5}, "period"),
+        ({"sample_size": 0}, "sample_size"),
+        ({"decay": 2.0}, "decay"),
+        ({"weight_decay": -0.1}, "weight_decay"),
+        ({"backward_eps": 0.0}, "backward_eps"),
         ({"constant_inputs": ["7"]}, "constant_inputs"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_are_refused(options, word):
     with pytest.raises(ValueError, match=word):
         PRONG(mlp(), **{"lr": 0.1, **options})
@@ -810,7 +841,10 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(form):
         ({"sample": torch.zeros(0, 5)}, "sample: expected a tensor of inputs .* got shape"),
         ({"sample": torch.tensor(1.0)}, "sample: expected a tensor of inputs .* got shape"),
         ({"sample_size": 3}, "sample_size: expected a tensor as the sample .* got no sample"),
-        ({"sample": lambda: None, "sample_size": 3}, "sample_size: expected a tensor as the sample .* got a function"),
+        (
+            {"sample": lambda: None, "sample_size": 3},
+            "sample_size: expected a tensor as the sample .* got a function",
+        ),
     ],
 )
 def test_what_is_no_sample_is_refused(options, message):
@@ -818,11 +852,15 @@ def test_what_is_no_sample_is_refused(options, message):
         PRONG(mlp(), 0.1, **options)
 
 
-@pytest.mark.parametrize("drawn", [None, {"x": 1}, [list(data())]], ids=["nothing", "dict", "inputs and labels"])
+@pytest.mark.parametrize(
+    "drawn", [None, {"x": 1}, [list(data())]], ids=["nothing", "dict", "inputs and labels"]
+)
 def test_a_function_that_returns_no_sample_is_refused(drawn):
     model = mlp()
     optimizer = PRONG(model, 0.1, sample=lambda: drawn)
-    with pytest.raises(ValueError, match="sample: expected a tensor, a tuple .* got a batch of type"):
+    with pytest.raises(
+        ValueError, match="sample: expected a tensor, a tuple .* got a batch of type"
+    ):
         model(data()[0])
     assert optimizer._measured is None and optimizer.layers["0"].metric is None
 

@@ -21,16 +21,24 @@ SMALL = {
     "prong_conditioning": {"images": 200, "eps": (1e-6, 1e-2)},
     "prong_conditioning_during": {"images": 200, "updates": 4, "every": 2},
     "prong_alignment": {"images": 100, "before": 2, "lags": (0, 1)},
-    "prong_convolutional": {"train": 100, "validation": 50, "test": 50, "updates": 4, "short": 2, "every": 2, "repeats": 1},
+    "prong_convolutional": {
+        "train": 100,
+        "validation": 50,
+        "test": 50,
+        "updates": 4,
+        "short": 2,
+        "every": 2,
+        "repeats": 1,
+    },
     "prong_time": {"updates": 1, "repeats": 1},
-}  # fmt: skip
+}
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-# The auto-encoder -----------------------------------------------------------------------------------------------------
+# ---- The auto-encoder
 
 
 def test_autoencoder_is_mirrored_with_a_linear_code():
@@ -45,7 +53,9 @@ def test_autoencoder_is_mirrored_with_a_linear_code():
 
 def test_whitened_start_gives_every_layer_the_scale_of_white_inputs():
     x = training.images(7)[0]
-    model = training.initialize(training.autoencoder((49, 30, 10)), "whitened", x, 1e-4, generator())
+    model = training.initialize(
+        training.autoencoder((49, 30, 10)), "whitened", x, 1e-4, generator()
+    )
     spread, h = [], x
     for layer in model:
         h = layer(h).detach()
@@ -54,7 +64,9 @@ def test_whitened_start_gives_every_layer_the_scale_of_white_inputs():
             assert float(h.mean(0).abs().max()) < 1e-3
     assert all(0.5 < s < 1.5 for s in spread)
     fan_in = training.initialize(training.autoencoder((49, 30, 10)), "fan-in", x, 1e-4, generator())
-    assert float(fan_in[:3](x).detach().var(0).mean()) < 0.1 * spread[1], "the plain start shrinks the code"
+    assert float(fan_in[:3](x).detach().var(0).mean()) < 0.1 * spread[1], (
+        "the plain start shrinks the code"
+    )
 
 
 def test_reconstruction_error_by_hand_leaves_batch_norm_alone():
@@ -91,21 +103,32 @@ class Fake:
 def test_search_finishes_the_best_and_says_what_it_tried(rates):
     choices = training.choices_of(rates, (0.0,), (0.5,))
     best, tried, runs = training.search(
-        Fake, choices, Fake.score, lambda run: {"stream": run.train(9).stream}, short=5, kept=2, repeats=3
+        Fake,
+        choices,
+        Fake.score,
+        lambda run: {"stream": run.train(9).stream},
+        short=5,
+        kept=2,
+        repeats=3,
     )
     assert best == training.Choice(1.0 if len(rates) > 1 else 2.0, 0.0, 0.5)
     assert [entry["full"] for entry in tried] == ([5, 1, None] if len(rates) > 1 else [5])
-    assert runs == [{"stream": 1}, {"stream": 2}, {"stream": 3}], "not the initialization of the short runs"
+    assert runs == [{"stream": 1}, {"stream": 2}, {"stream": 3}], (
+        "not the initialization of the short runs"
+    )
 
 
 def test_methods_search_as_many_settings():
     for settings, second in (
-        (prong.AutoEncoder(**prong.CHAPTER), prong.SECOND), (prong.Convolutional(), prong.CONVOLUTIONAL_SECOND)
-    ):  # fmt: skip
+        (prong.AutoEncoder(**prong.CHAPTER), prong.SECOND),
+        (prong.Convolutional(), prong.CONVOLUTIONAL_SECOND),
+    ):
         found = {method: prong.choices(method, settings, second) for method in training.METHODS}
         assert len({len(set(c)) for c in found.values()}) == 1
         low, high = min(c.rate for c in found["prong"]), max(c.rate for c in found["prong"])
-        assert min(c.rate for c in found["sgd"]) == low and max(c.rate for c in found["sgd"]) >= high
+        assert (
+            min(c.rate for c in found["sgd"]) == low and max(c.rate for c in found["sgd"]) >= high
+        )
 
 
 @pytest.mark.parametrize("method", [*training.METHODS, "backward", "kfac"])
@@ -125,8 +148,16 @@ def test_every_method_learns(method):
 def test_a_diverging_run_stops_and_counts_as_1000(method):
     x = training.images(7)[0]
     run = training.autoencoder_run(
-        method, "sigmoid", training.Choice(1e6, 0.0, 1e-3), (49, 20, 5), x, generator(), period=2, batch=64, samples=200
-    )  # fmt: skip
+        method,
+        "sigmoid",
+        training.Choice(1e6, 0.0, 1e-3),
+        (49, 20, 5),
+        x,
+        generator(),
+        period=2,
+        batch=64,
+        samples=200,
+    )
     run.train(20)
     assert run.diverged and run.error(x) == 1e3
 
@@ -134,13 +165,21 @@ def test_a_diverging_run_stops_and_counts_as_1000(method):
 def test_prong_plus_is_prong_on_a_model_with_batch_normalization():
     x = training.images(7)[0]
     run = training.autoencoder_run(
-        "prong+", "whitened", training.Choice(0.01, 0.0, 0.01), (49, 20, 5), x, generator(), period=10, batch=64, samples=200
-    )  # fmt: skip
+        "prong+",
+        "whitened",
+        training.Choice(0.01, 0.0, 0.01),
+        (49, 20, 5),
+        x,
+        generator(),
+        period=10,
+        batch=64,
+        samples=200,
+    )
     assert any(isinstance(m, nn.BatchNorm1d) for m in run.model)
     assert len(run.optimizer.layers) == 4
 
 
-# Conditioning ---------------------------------------------------------------------------------------------------------
+# ---- Conditioning
 
 
 def small_network() -> tuple[nn.Sequential, torch.Tensor]:
@@ -171,7 +210,9 @@ def test_plain_coordinates_are_the_block_of_the_weights():
     model, x = small_network()
     layer = fisher.linear_layers(model)[1][1]
     G = fisher.in_coordinates(fisher.layer_fisher(model, layer, x), fisher.plain_map(6))
-    torch.testing.assert_close(G, metrics.fisher(model, x, Categorical(), parameters=[layer.weight]))
+    torch.testing.assert_close(
+        G, metrics.fisher(model, x, Categorical(), parameters=[layer.weight])
+    )
 
 
 def test_whitened_inputs_are_white_only_with_the_centred_covariance():
@@ -185,20 +226,31 @@ def test_whitened_inputs_are_white_only_with_the_centred_covariance():
 
 
 def test_conditions_by_hand():
-    lam = torch.tensor([1e-6, 1e-2, 1e-2, 1e-1, 1e-1, 1e-1, 1e-1, 1.0, 1.0, 10.0], dtype=torch.float64)
+    lam = torch.tensor(
+        [1e-6, 1e-2, 1e-2, 1e-1, 1e-1, 1e-1, 1e-1, 1.0, 1.0, 10.0], dtype=torch.float64
+    )
     found = fisher.conditions(torch.diag(lam))
     expected = {
-        "raw": 1e7, "damped": 10.00001 / 1.1e-5, "tail": 1e3, "median": 100.0, "absolute": 10.0001 / 1.01e-4,
+        "raw": 1e7,
+        "damped": 10.00001 / 1.1e-5,
+        "tail": 1e3,
+        "median": 100.0,
+        "absolute": 10.0001 / 1.01e-4,
         "means": float(lam.mean()) / math.exp(float(lam.log().mean())),
         "spread": 1 - float(lam.sum()) ** 2 / float((lam**2).sum()) / 10,
-    }  # fmt: skip
+    }
     assert found == pytest.approx(expected) and set(found) == set(fisher.DEFINITIONS)
     flat = fisher.conditions(torch.eye(4, dtype=torch.float64))
-    assert all(flat[name] == pytest.approx(1) for name in flat if name != "spread") and flat["spread"] == 0
+    assert (
+        all(flat[name] == pytest.approx(1) for name in flat if name != "spread")
+        and flat["spread"] == 0
+    )
 
 
 def test_prong_is_aligned_where_its_assumptions_hold():
-    """With one layer, and outputs whose Fisher matrix is a multiple of the identity, PRONG is the natural gradient."""
+    """With one layer, and outputs whose Fisher matrix is a multiple of the identity, PRONG is the
+    natural gradient.
+    """
     x, t = fisher.digits()[0][:200], fisher.digits()[1][:200]
     model = fisher.tanh_network((100, 10), generator())
     with torch.no_grad():
@@ -214,7 +266,9 @@ def test_no_direction_is_multiplied_by_more_than_one_over_epsilon():
     for eps in (1e-6, 1e-2):
         U, _ = layers.whitening_pair(torch.cov(x.mT, correction=0), eps)
         gain = torch.linalg.eigvalsh(U.mT @ U)
-        assert float(gain[-1]) == pytest.approx(1 / eps, rel=1e-6), "a constant pixel gets all of it"
+        assert float(gain[-1]) == pytest.approx(1 / eps, rel=1e-6), (
+            "a constant pixel gets all of it"
+        )
 
 
 def test_batch_norm_is_measured_at_rest():
@@ -226,7 +280,7 @@ def test_batch_norm_is_measured_at_rest():
     assert model.training and int(model[1].num_batches_tracked) == 0
 
 
-# The convolutional network --------------------------------------------------------------------------------------------
+# ---- The convolutional network
 
 
 def test_crops_and_flips_are_windows_of_the_image():
@@ -237,7 +291,9 @@ def test_crops_and_flips_are_windows_of_the_image():
         for r in range(3)
         for c in range(3)
         for flipped in (False, True)
-        for w in [x[i, 0, r : r + 3, c : c + 3].flip(1) if flipped else x[i, 0, r : r + 3, c : c + 3]]
+        for w in [
+            x[i, 0, r : r + 3, c : c + 3].flip(1) if flipped else x[i, 0, r : r + 3, c : c + 3]
+        ]
     }
     g, seen = generator(), set()
     for _ in range(200):
@@ -267,7 +323,7 @@ def test_convolutional_network_has_pairs_of_convolutions():
     assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
-# Every experiment -----------------------------------------------------------------------------------------------------
+# ---- Every experiment
 
 
 def test_all_experiments_are_known():

@@ -1,6 +1,5 @@
 """The figures of the PRONG chapter, over the whole grid of each."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +11,9 @@ GRIDS = {
     "sensitivity": (figures.draw_sensitivity, figures.describe_sensitivity, figures.SENSITIVITY),
     "fisher": (figures.draw_fisher, figures.describe_fisher, figures.FISHER),
     "live fisher": (
-        figures.draw_live_fisher, figures.describe_live_fisher, {"eps": [1e-8, 0.0123, 10.0], "covariance": ["centred", "as printed"]}
+        figures.draw_live_fisher,
+        figures.describe_live_fisher,
+        {"eps": [1e-8, 0.0123, 10.0], "covariance": ["centred", "as printed"]},
     ),
     "conditions": (figures.draw_conditions, figures.describe_conditions, figures.CONDITIONS),
     "periods": (figures.draw_periods, figures.describe_periods, {}),
@@ -21,7 +22,7 @@ GRIDS = {
     "time": (figures.draw_time, figures.describe_time, {"preset": ["chapter", "paper"]}),
     "convolutional": (figures.draw_convolutional, figures.describe_convolutional, {}),
     "backward": (figures.draw_backward, figures.describe_backward, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -55,7 +56,9 @@ def test_every_method_has_a_full_run_at_the_papers_size_at_a_setting_that_was_tr
     assert set(runs) == {"sgd", "rmsprop", "batchnorm", "prong", "prong+"}
     for method, record in runs.items():
         assert record.settings["updates"] == 5000
-        assert tuple(record["best"][key] for key in ("rate", "momentum", "second")) in figures.tried(method)
+        assert tuple(
+            record["best"][key] for key in ("rate", "momentum", "second")
+        ) in figures.tried(method)
         assert len(figures.tried(method)) >= 3
         others = figures.stored("prong_autoencoder", "paper").select(updates=5000, method=method)
         assert record["train"][0][-1] == min(other["train"][0][-1] for other in others)

@@ -17,14 +17,18 @@ LR, EPS = 0.05, 0.1
 
 def mlp(*sizes, bias=True):
     torch.manual_seed(0)
-    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=bias), nn.Tanh())]
+    layers = [
+        m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=bias), nn.Tanh())
+    ]
     return nn.Sequential(*layers[:-1]).double()
 
 
 def data(n=30, seed=0):
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 6, generator=g, dtype=torch.float64)
-    return x @ torch.randn(6, 6, generator=g, dtype=torch.float64) + 1, torch.randint(3, (n,), generator=g)
+    return x @ torch.randn(6, 6, generator=g, dtype=torch.float64) + 1, torch.randint(
+        3, (n,), generator=g
+    )
 
 
 X, LABELS = data()
@@ -36,19 +40,26 @@ def loss_of(model, x=X, t=LABELS):
 
 
 def by_hand(model, loss, sample, names):
-    """Return the parameters after one step, from statistics and gradients of a copy; what is not named goes plainly."""
+    """Return the parameters after one step, from statistics and gradients of a copy; what is not
+    named goes plainly.
+    """
     model, seen = copy.deepcopy(model), {}
 
     def noting(name):
         def note(module, args, kwargs, output):
             h = args[0] if args else kwargs["input"]
-            flat = h.movedim(1, -1).flatten(0, -2) if isinstance(module, nn.Conv2d) else h.flatten(0, -2)
+            flat = (
+                h.movedim(1, -1).flatten(0, -2)
+                if isinstance(module, nn.Conv2d)
+                else h.flatten(0, -2)
+            )
             seen.setdefault(name, []).append(flat.detach())
 
         return note
 
     handles = [
-        model.get_submodule(n).register_forward_hook(noting(n), with_kwargs=True, prepend=True) for n in names
+        model.get_submodule(n).register_forward_hook(noting(n), with_kwargs=True, prepend=True)
+        for n in names
     ]
     with torch.no_grad():
         model(sample)
@@ -58,7 +69,11 @@ def by_hand(model, loss, sample, names):
     moves = {p: p.grad for p in model.parameters() if p.grad is not None}
     for name in names:
         layer, h = model.get_submodule(name), torch.cat(seen[name])
-        G = layer.weight.grad.flatten(2) if layer.weight.ndim == 4 else layer.weight.grad[:, :, None]
+        G = (
+            layer.weight.grad.flatten(2)
+            if layer.weight.ndim == 4
+            else layer.weight.grad[:, :, None]
+        )
         centred = layer.bias is not None and layer.bias.requires_grad
         c = h.mean(0) if centred else torch.zeros_like(h[0])
         b = layer.bias.grad if centred else torch.zeros_like(G[:, 0, 0])
@@ -67,7 +82,10 @@ def by_hand(model, loss, sample, names):
         moves[layer.weight] = W.reshape(layer.weight.shape)
         if centred:
             moves[layer.bias] = b - W.sum(2) @ c
-    return {n: p.detach() - LR * moves[p] if p in moves else p.detach() for n, p in model.named_parameters()}
+    return {
+        n: p.detach() - LR * moves[p] if p in moves else p.detach()
+        for n, p in model.named_parameters()
+    }
 
 
 def step(model, optimizer, loss=loss_of):
@@ -88,7 +106,7 @@ def check(model, loss=loss_of, sample=SAMPLE, names=None, optimizer=None):
         torch.testing.assert_close(p.detach(), expected[name], rtol=1e-9, atol=1e-10, msg=name)
 
 
-# Models ---------------------------------------------------------------------------------------------------------------
+# ---- Models
 
 
 class Named(nn.Module):
@@ -128,7 +146,9 @@ ODD = {
     ),
     "in evaluation mode": lambda: nn.Sequential(mlp(6, 5, 3), nn.Dropout(0.5)).eval(),
     "batch normalization": lambda: made(
-        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(inplace=True), nn.Linear(5, 3))
+        lambda: nn.Sequential(
+            nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(inplace=True), nn.Linear(5, 3)
+        )
     ),
 }
 
@@ -190,11 +210,13 @@ def test_whitened_layers_and_initialization_of_odd_models():
     assert torch.equal(tied[0].weight, before) and tied[2].weight is tied[0].weight
 
 
-# Parameter groups -----------------------------------------------------------------------------------------------------
+# ---- Parameter groups
 
 
 def test_a_bias_that_another_optimizer_trains_is_not_used_for_centring():
-    """Else the step of the weights would rely on a move of the bias that nobody makes, and could lead uphill."""
+    """Else the step of the weights would rely on a move of the bias that nobody makes, and could
+    lead uphill.
+    """
     model = mlp(6, 5, 3)
     rest = [p for name, p in model.named_parameters() if name != "0.bias"]
     optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE, parameters=rest)
@@ -213,7 +235,8 @@ def test_a_bias_that_another_optimizer_trains_is_not_used_for_centring():
 def test_weight_and_bias_of_a_layer_go_together():
     model = mlp(6, 5, 3)
     weights, biases = (
-        [p for name, p in model.named_parameters() if name.endswith(kind)] for kind in ("weight", "bias")
+        [p for name, p in model.named_parameters() if name.endswith(kind)]
+        for kind in ("weight", "bias")
     )
     for option, value in (("lr", 0.0), ("momentum", 0.5)):
         groups = [{"params": weights}, {"params": biases, option: value}]
@@ -239,7 +262,8 @@ def test_layers_that_are_unfrozen_later():
 def test_two_optimizers_on_parts_of_a_model():
     model = mlp(6, 5, 3)
     optimizers = [
-        PRONG(model, LR, eps=EPS, sample=SAMPLE, parameters=list(model[k].parameters())) for k in (0, 2)
+        PRONG(model, LR, eps=EPS, sample=SAMPLE, parameters=list(model[k].parameters()))
+        for k in (0, 2)
     ]
     expected = by_hand(model, loss_of, SAMPLE, ["0", "2"])
     loss_of(model).backward()
@@ -249,17 +273,20 @@ def test_two_optimizers_on_parts_of_a_model():
         torch.testing.assert_close(p.detach(), expected[name], rtol=1e-9, atol=1e-10)
 
 
-# Loops ----------------------------------------------------------------------------------------------------------------
+# ---- Loops
 
 
 def parts(model):
     return [
-        cross_entropy(model(X[k : k + 10]), LABELS[k : k + 10], reduction="sum") / 30 for k in (0, 10, 20)
+        cross_entropy(model(X[k : k + 10]), LABELS[k : k + 10], reduction="sum") / 30
+        for k in (0, 10, 20)
     ]
 
 
 def test_the_ways_to_the_same_gradient():
-    """Parts, a graph used twice, other passes in between, a closure, gradients from autograd or from a copy."""
+    """Parts, a graph used twice, other passes in between, a closure, gradients from autograd or
+    from a copy.
+    """
 
     def separate(model, optimizer):
         for k in range(3):
@@ -311,7 +338,9 @@ def test_the_ways_to_the_same_gradient():
         model = mlp(6, 5, 3)
         way(model, PRONG(model, LR, eps=EPS, sample=SAMPLE))
         for name, p in model.named_parameters():
-            torch.testing.assert_close(p.detach(), expected[name], rtol=1e-9, atol=1e-10, msg=way.__name__)
+            torch.testing.assert_close(
+                p.detach(), expected[name], rtol=1e-9, atol=1e-10, msg=way.__name__
+            )
 
 
 def test_gradients_that_are_set_to_zero_in_place():
@@ -382,7 +411,10 @@ def test_a_second_derivative_is_refused():
 
 def test_mixed_precision_is_close_to_full_precision():
     low, full = mlp(6, 5, 3).float(), mlp(6, 5, 3)
-    for model, dtype, sample in ((low, torch.float32, SAMPLE.float()), (full, torch.float64, SAMPLE)):
+    for model, dtype, sample in (
+        (low, torch.float32, SAMPLE.float()),
+        (full, torch.float64, SAMPLE),
+    ):
         optimizer = PRONG(model, LR, eps=EPS, sample=sample)
         start = vector(model)
         for _ in range(3):
@@ -399,7 +431,9 @@ def test_mixed_precision_is_close_to_full_precision():
 @pytest.mark.parametrize("options", [{}, {"backward_eps": 0.1}], ids=["plain", "footnote 4"])
 @pytest.mark.parametrize("where", ["backward pass", "step"])
 def test_products_of_the_optimizer_keep_their_precision_in_an_autocast_block(options, where):
-    """Gradients that come by the backward pass, and those from elsewhere that the step preconditions."""
+    """Gradients that come by the backward pass, and those from elsewhere that the step
+    preconditions.
+    """
     ends = []
     for inside in (False, True):
         model = mlp(6, 3).float()

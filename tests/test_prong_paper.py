@@ -8,7 +8,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from natcompanion import metrics, reference
-from natcompanion.layers import WhitenedLinear, to_canonical, to_whitened, whiten_model, whitening_pair
+from natcompanion.layers import (
+    WhitenedLinear,
+    to_canonical,
+    to_whitened,
+    whiten_model,
+    whitening_pair,
+)
 from natcompanion.likelihoods import Categorical
 from natcompanion.metrics import KroneckerFactors, kronecker_factors
 from natcompanion.optim import PRONG, Quadratic, mirror_step
@@ -45,7 +51,7 @@ def condition(A):
     return float(torch.linalg.cond(A))
 
 
-# Equations ------------------------------------------------------------------------------------------------------------
+# ---- Equations
 
 
 def test_equation_1_is_least_where_the_model_is_the_data():
@@ -106,7 +112,9 @@ def test_equation_7_by_hand():
 
 
 def test_block_of_section_2_2():
-    """The Fisher block of a layer is the second moment of the rows of delta h^T, over inputs and the model's labels."""
+    """The Fisher block of a layer is the second moment of the rows of delta h^T, over inputs and
+    the model's labels.
+    """
     model, (x, _) = network(), data(6)
     block = torch.zeros(20, 20, **F64)
     for x_i in x.split(1):
@@ -124,7 +132,7 @@ def test_block_of_section_2_2():
     assert gap(by_columns, exact) > 0.1  # negative control
 
 
-# Errata ---------------------------------------------------------------------------------------------------------------
+# ---- Errata
 
 
 def test_errata_vec_takes_rows_and_delta_comes_first():
@@ -149,7 +157,9 @@ def test_errata_second_moment_with_centred_inputs_is_not_white():
 
 
 def test_errata_identity_second_moment_is_not_enough_with_a_bias():
-    """Section 2.2 asks for E[h h^T] = I. The input of weights and bias, [h, 1], is white only if its mean is 0 too."""
+    """Section 2.2 asks for E[h h^T] = I. The input of weights and bias, [h, 1], is white only if
+    its mean is 0 too.
+    """
     h = torch.sigmoid(2 * data(400)[0])
     one = torch.ones(len(h), 1, **F64)
     numbers = {}
@@ -180,7 +190,9 @@ def test_errata_identity_by_construction_holds_without_epsilon_only():
 
 
 def test_errata_epsilon_is_added_once():
-    """Algorithm 1, line 9, decomposes Sigma + epsilon I, and equation 7 adds epsilon to the eigenvalues."""
+    """Algorithm 1, line 9, decomposes Sigma + epsilon I, and equation 7 adds epsilon to the
+    eigenvalues.
+    """
     sigma, eps = covariance(data()[0]), 0.1
     identity = torch.eye(4, **F64)
     U, _ = whitening_pair(sigma, eps)
@@ -191,7 +203,9 @@ def test_errata_epsilon_is_added_once():
 
 
 def test_errata_line_3_leaves_V_and_d_open():
-    """Algorithm 1, line 3: with V = W and d = b the first line 7 gives back the initial parameters."""
+    """Algorithm 1, line 3: with V = W and d = b the first line 7 gives back the initial
+    parameters.
+    """
     model, (x, _) = network(), data()
     whitened = whiten_model(model)
     for plain, layer in zip(model[::2], whitened[::2], strict=True):
@@ -203,7 +217,9 @@ def test_errata_line_3_leaves_V_and_d_open():
 
 
 def test_errata_projections_are_invertible_maps():
-    """Section 3.3: the maps between theta and Omega are linear, but no projections: twice is not once."""
+    """Section 3.3: the maps between theta and Omega are linear, but no projections: twice is not
+    once.
+    """
     x, _ = data()
     W, b, c = torch.randn(3, 4, **F64), torch.randn(3, **F64), x.mean(0)
     U, inverse = whitening_pair(covariance(x), 0.01)
@@ -216,7 +232,9 @@ def test_errata_projections_are_invertible_maps():
 
 
 def test_errata_equation_10_takes_the_gradient_by_its_own_dual_parameters():
-    """The left side prints the gradient by Omega; by the Omega of equation 8 it would be F^-1 g, and no natural step."""
+    """The left side prints the gradient by Omega; by the Omega of equation 8 it would be F^-1 g,
+    and no natural step.
+    """
     g = torch.Generator().manual_seed(0)
     root = torch.randn(4, 4, generator=g, **F64)
     F, theta, grad = root @ root.mT + torch.eye(4, **F64), *torch.randn(2, 4, generator=g, **F64)
@@ -230,7 +248,9 @@ def test_errata_equation_10_takes_the_gradient_by_its_own_dual_parameters():
 
 
 def test_errata_equation_10_multiplies_the_column_from_the_left():
-    """Its right side prints E[dl/dtheta F^-1/2], a row; the last line has F^-1 E[dl/dtheta], a column."""
+    """Its right side prints E[dl/dtheta F^-1/2], a row; the last line has F^-1 E[dl/dtheta], a
+    column.
+    """
     g = torch.Generator().manual_seed(0)
     grads = torch.randn(10, 4, generator=g, **F64)  # one row for each example
     M = torch.randn(
@@ -258,7 +278,9 @@ def test_errata_a_step_is_kfac_with_an_identity_for_the_gradients():
         damped = A + eps * torch.diag(torch.tensor([1.0] * (len(A) - 1) + [0.0], **F64))
         identity = KroneckerFactors(damped, torch.eye(len(B), **F64), bias).inverse(1e-300)
         assert gap(move, -0.1 * identity(G)) < 1e-10
-        assert gap(move, -0.1 * KroneckerFactors(damped, B, bias).inverse(1e-12)(G)) > 0.5  # K-FAC itself
+        assert (
+            gap(move, -0.1 * KroneckerFactors(damped, B, bias).inverse(1e-12)(G)) > 0.5
+        )  # K-FAC itself
 
 
 def test_errata_reduction_of_the_condition_number_depends_on_its_definition():

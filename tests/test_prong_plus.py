@@ -60,7 +60,13 @@ def test_step_in_the_coordinates_of_v_d_u(floor):
 
     D = (z.square().mean(0) + floor).rsqrt()
     W_new, b_new = stepped(D)
-    train(model, PRONGPlus(model, lr, eps=eps, sample=x, normalization="diagonal", floor=floor), x, t, 1)
+    train(
+        model,
+        PRONGPlus(model, lr, eps=eps, sample=x, normalization="diagonal", floor=floor),
+        x,
+        t,
+        1,
+    )
     torch.testing.assert_close(model[0].weight.detach(), W_new, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(model[0].bias.detach(), b_new, rtol=1e-9, atol=1e-11)
     inverted = stepped(1 / D)[0]  # the exponent as printed
@@ -73,7 +79,9 @@ def test_print_feeds_the_square_of_the_variance():
     U = torch.eye(5, dtype=torch.float64)  # any U will do
     v = (x @ U.T).var(0, correction=0)
     D = v.rsqrt()
-    torch.testing.assert_close((x @ U.T * D).var(0, correction=0), torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(
+        (x @ U.T * D).var(0, correction=0), torch.ones(5, dtype=torch.float64)
+    )
     torch.testing.assert_close((x @ U.T / D).var(0, correction=0), v**2)
     assert float((v**2).max()) > 5
 
@@ -114,7 +122,9 @@ def test_diagonal_is_finite(case):
         model, x = model.float(), x.float()
         train(model, PRONGPlus(model, 1e-3, eps=1e-6, sample=x, normalization="diagonal"), x, t, 10)
     else:
-        model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)).double()
+        model = nn.Sequential(
+            nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
+        ).double()
         x = x[:, None, :, None].expand(-1, 1, -1, 4) * torch.arange(1, 5).double()
         x = x[:, :, :3]
         train(model, PRONGPlus(model, 1e-3, eps=0.1, sample=x, normalization="diagonal"), x, t, 10)
@@ -148,13 +158,17 @@ def test_diagonal_resumes_bit_for_bit_and_copies():
 def test_batch_normalization_is_prong_on_such_a_model():
     x, t = data()
     model = layers.with_batch_norm(mlp())
-    assert [type(m) for m in model[0]] == [nn.Linear, nn.BatchNorm1d] and type(model[2]) is nn.Linear
+    assert [type(m) for m in model[0]] == [nn.Linear, nn.BatchNorm1d] and type(
+        model[2]
+    ) is nn.Linear
     assert torch.equal(model[0][0].weight, mlp()[0].weight)
     other = copy.deepcopy(model)
     train(model, PRONGPlus(model, 0.05, eps=0.05, sample=x), x, t, 5)
     train(other, PRONG(other, 0.05, eps=0.05, sample=x), x, t, 5)
     assert torch.equal(parameters(model), parameters(other))
-    convolution = layers.with_batch_norm(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4, 2)))
+    convolution = layers.with_batch_norm(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    )
     assert type(convolution[0][1]) is nn.BatchNorm2d and convolution[0][1].num_features == 4
     whitened = layers.with_batch_norm(layers.whiten_model(mlp()))
     assert type(whitened[0][0]) is layers.WhitenedLinear

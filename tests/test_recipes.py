@@ -26,9 +26,17 @@ from natcompanion.recipes.images import central_box, random_box
 from natcompanion.recipes.training import Trainer, batches
 
 TINY = {
-    "size": 20, "width": 0.06, "batch": 16, "epochs": 9, "steps": 6, "period": 3, "sample_size": 24,
-    "evaluate_every": 2, "checkpoint_every": 100, "lr": 0.03,
-}  # fmt: skip
+    "size": 20,
+    "width": 0.06,
+    "batch": 16,
+    "epochs": 9,
+    "steps": 6,
+    "period": 3,
+    "sample_size": 24,
+    "evaluate_every": 2,
+    "checkpoint_every": 100,
+    "lr": 0.03,
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +52,7 @@ def checkpoint(path):
     return torch.load(path / "checkpoint.pt", weights_only=True)
 
 
-# Training -------------------------------------------------------------------------------------------------------------
+# ---- Training
 
 
 def test_the_loss_falls_and_a_run_cut_in_two_is_the_same_to_the_last_bit(folder, tmp_path):
@@ -92,7 +100,9 @@ def test_the_command_line_sets_every_setting(folder, tmp_path, capsys):
 
 
 def test_refusals_say_what_to_do(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"batch: expected 1 \(processes\) to 96 \(images\), got 97"):
+    with pytest.raises(
+        ValueError, match=r"batch: expected 1 \(processes\) to 96 \(images\), got 97"
+    ):
         train(settings(folder, tmp_path, batch=97))
     with pytest.raises(ValueError, match="expected images in .*got none"):
         train(settings(tmp_path, tmp_path))
@@ -105,10 +115,19 @@ def test_refusals_say_what_to_do(folder, tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"steps": 0}, {"steps": -1}, {"epochs": 0}, {"evaluate_every": 0}, {"checkpoint_every": 0}, {"patience": 0},
-     {"size": 0}, {"width": 0.0}, {"factor": 1.0}],
+    [
+        {"steps": 0},
+        {"steps": -1},
+        {"epochs": 0},
+        {"evaluate_every": 0},
+        {"checkpoint_every": 0},
+        {"patience": 0},
+        {"size": 0},
+        {"width": 0.0},
+        {"factor": 1.0},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_settings_out_of_range(change):
     with pytest.raises(ValueError, match=f"{next(iter(change))}: expected"):
         settings("folder", "output", **change)
@@ -122,7 +141,10 @@ def test_labels_mean_the_same_in_training_and_validation(tmp_path):
     assert trainer.train_set.classes == trainer.val_set.classes == ["class0", "class1", "class2"]
     for image in (folder / "val" / "class1").iterdir():
         image.unlink()
-    assert {label for _, label in Trainer(settings(folder, tmp_path, batch=4)).val_set.files} == {0, 2}
+    assert {label for _, label in Trainer(settings(folder, tmp_path, batch=4)).val_set.files} == {
+        0,
+        2,
+    }
     (folder / "val" / "class1").rename(folder / "val" / "class9")
     with pytest.raises(ValueError, match="same classes in train and val, but class1, class9"):
         Trainer(settings(folder, tmp_path, batch=4))
@@ -137,7 +159,7 @@ def test_a_line_that_was_cut_off_does_not_keep_a_run_from_going_on(folder, tmp_p
     assert steps[-1] == 2 and steps == sorted(steps)
 
 
-# The parts ------------------------------------------------------------------------------------------------------------
+# ---- The parts
 
 
 def test_images_depend_on_seed_epoch_and_number_alone(folder):
@@ -146,7 +168,11 @@ def test_images_depend_on_seed_epoch_and_number_alone(folder):
     x, label = data[3, 50]
     assert x.shape == (3, 16, 16) and x.dtype == torch.float32 and label == 2
     assert torch.equal(Images(folder / "train", 16, augment=True)[3, 50][0], x)
-    for other in (data[4, 50], data[3, 51], Images(folder / "train", 16, augment=True, seed=1)[3, 50]):
+    for other in (
+        data[4, 50],
+        data[3, 51],
+        Images(folder / "train", 16, augment=True, seed=1)[3, 50],
+    ):
         assert not torch.equal(other[0], x)
     plain = Images(folder / "val", 16)
     assert torch.equal(plain[0, 1][0], plain[7, 1][0])
@@ -189,7 +215,7 @@ def test_inception_has_the_size_it_says():
     assert Inception(5, 0.1)(torch.zeros(2, 3, 33, 40)).shape == (2, 5)
 
 
-# The cost -------------------------------------------------------------------------------------------------------------
+# ---- The cost
 
 
 def test_work_counted_by_hand():
@@ -202,7 +228,10 @@ def test_work_counted_by_hand():
     assert work.statistics == 2 * 36 * 3**2 + 2 * 32**2
     assert work.precondition == 2 * (9 * 2) * 3**2 + 2 * 4 * 32**2
     assert work.inverse == 3**3 + 32**3
-    assert work_per_image(model, torch.zeros(1, 3, 6, 6), batch=100).precondition == 324 + 2 * 5 * 32**2
+    assert (
+        work_per_image(model, torch.zeros(1, 3, 6, 6), batch=100).precondition
+        == 324 + 2 * 5 * 32**2
+    )
 
 
 def test_work_leaves_the_model_as_it_was():
@@ -219,16 +248,26 @@ def test_work_leaves_the_model_as_it_was():
 def test_cost_is_the_arithmetic_it_says():
     work = work_per_image(Inception(10, 0.1), torch.zeros(1, 3, 32, 32), 256)
     plan = {
-        "images": 1_300_000, "epochs": 20, "batch": 256, "period": 500, "sample_size": 2048,
+        "images": 1_300_000,
+        "epochs": 20,
+        "batch": 256,
+        "period": 500,
+        "sample_size": 2048,
         "flops_per_second": 1e13,
-    }  # fmt: skip
+    }
     cost = training_cost(work, **plan)
     assert cost.updates == 101_562 and cost.renewals == 204
     gradients = 101_562 * 256 * (work.forward + work.backward)
-    rest = 101_562 * work.precondition + 204 * (2048 * (work.forward + work.statistics) + work.inverse)
-    assert math.isclose(cost.flops, gradients + rest) and math.isclose(cost.share, rest / (gradients + rest))
+    rest = 101_562 * work.precondition + 204 * (
+        2048 * (work.forward + work.statistics) + work.inverse
+    )
+    assert math.isclose(cost.flops, gradients + rest) and math.isclose(
+        cost.share, rest / (gradients + rest)
+    )
     assert math.isclose(cost.days * 86_400 * 1e13, cost.flops)
-    assert math.isclose(training_cost(work, **{**plan, "flops_per_second": 2e13}).seconds, cost.seconds / 2)
+    assert math.isclose(
+        training_cost(work, **{**plan, "flops_per_second": 2e13}).seconds, cost.seconds / 2
+    )
     assert replace(cost, period=250).statistics > cost.statistics
     with pytest.raises(ValueError, match="batch"):
         training_cost(work, **{**plan, "batch": 0})

@@ -16,20 +16,28 @@ def model(seed=0):
 X = torch.tensor([[0.5, -1.0], [2.0, 0.3], [-0.7, 0.1]], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(), Gaussian(2.0), Bernoulli(), Categorical()], ids=repr)
+@pytest.mark.parametrize(
+    "likelihood", [Gaussian(), Gaussian(2.0), Bernoulli(), Categorical()], ids=repr
+)
 def test_probabilities_sum_to_one_and_scores_to_zero(likelihood):
     net = model()
     r = net(X[:1])
     pairs = reference.labels(likelihood, r[0].detach())
     assert float(sum(p for _, p in pairs)) == pytest.approx(1)
-    score = sum(p * reference.gradient(net, likelihood.nll(r, t.unsqueeze(0)).sum()) for t, p in pairs)
+    score = sum(
+        p * reference.gradient(net, likelihood.nll(r, t.unsqueeze(0)).sum()) for t, p in pairs
+    )
     assert float(score.abs().max()) < 1e-14  # footnote 2 of revisiting
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(), Gaussian(2.0), Bernoulli(), Categorical()], ids=repr)
+@pytest.mark.parametrize(
+    "likelihood", [Gaussian(), Gaussian(2.0), Bernoulli(), Categorical()], ids=repr
+)
 def test_fisher_by_sum_and_by_curvature(likelihood):
     net = model()
-    torch.testing.assert_close(reference.fisher(net, X, likelihood), reference.kl_hessian(net, X, likelihood))
+    torch.testing.assert_close(
+        reference.fisher(net, X, likelihood), reference.kl_hessian(net, X, likelihood)
+    )
 
 
 def test_fisher_of_logistic_regression_by_hand():

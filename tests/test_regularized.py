@@ -17,9 +17,13 @@ def test_case(cases):
         torch.testing.assert_close(
             ridge_solve(G, g, case["inputs"]["eps"]), expected @ g, rtol=1e-8, atol=1e-10
         )
-        assert not torch.allclose(damped_solve(G, g, case["inputs"]["eps"]), expected @ g, rtol=1e-2)
+        assert not torch.allclose(
+            damped_solve(G, g, case["inputs"]["eps"]), expected @ g, rtol=1e-2
+        )
     # Negative control: without the transpose the non-symmetric matrix comes out wrong.
-    wrong = torch.linalg.solve(G.mT @ G + case["inputs"]["eps"] * torch.eye(2, dtype=torch.float64), G)
+    wrong = torch.linalg.solve(
+        G.mT @ G + case["inputs"]["eps"] * torch.eye(2, dtype=torch.float64), G
+    )
     assert not torch.allclose(wrong, expected, rtol=1e-2)
 
 
@@ -36,7 +40,8 @@ def test_eq35_is_ridge_regression(G, eps):
     by_inverse, by_ridge = stochastic_robust_inverse(G, eps) @ g, ridge_solve(G, g, eps)
     assert float((by_inverse - by_ridge).abs().max()) < 1e-12
 
-    # Both are where the gradient of |G x - g|^2 + eps |x|^2 vanishes; the plainly damped solution is not.
+    # Both are where the gradient of |G x - g|^2 + eps |x|^2 vanishes; the plainly damped solution
+    # is not.
     def slope(x):
         return float((G.mT @ (G @ x - g) + eps * x).abs().max())
 
@@ -48,7 +53,11 @@ def test_eq35_is_ridge_regression(G, eps):
 def test_without_regularization_all_three_are_the_plain_solution(G):
     g = torch.linspace(-1, 2, 5, dtype=torch.float64)
     plain = torch.linalg.solve(G, g)
-    for got in (damped_solve(G, g, 0.0), stochastic_robust_inverse(G, 0.0) @ g, ridge_solve(G, g, 0.0)):
+    for got in (
+        damped_solve(G, g, 0.0),
+        stochastic_robust_inverse(G, 0.0) @ g,
+        ridge_solve(G, g, 0.0),
+    ):
         torch.testing.assert_close(got, plain, rtol=1e-10, atol=1e-10)
 
 
@@ -68,7 +77,9 @@ def test_gain_of_each_eigenvalue():
     values = torch.tensor([1e-4, 1e-2, 1e-1, 1.0, 10.0], dtype=torch.float64)
     ones, eps = torch.ones(5, dtype=torch.float64), 0.01
     G = torch.diag(values)
-    torch.testing.assert_close(stochastic_robust_inverse(G, eps).diagonal(), values / (values**2 + eps))
+    torch.testing.assert_close(
+        stochastic_robust_inverse(G, eps).diagonal(), values / (values**2 + eps)
+    )
     torch.testing.assert_close(damped_solve(G, ones, eps), 1 / (values + eps))
 
 
@@ -76,14 +87,17 @@ def test_ill_conditioned_ridge_does_not_square_the_condition():
     values = torch.tensor([1e-9, 1.0], dtype=torch.float64)
     x = ridge_solve(torch.diag(values), torch.ones(2, dtype=torch.float64), 1e-18)
     torch.testing.assert_close(x, values / (values**2 + 1e-18), rtol=1e-10, atol=0)
-    # Negative control: the normal equations as printed lose it to rounding when the matrix is rotated.
+    # Negative control: the normal equations as printed lose it to rounding when the matrix is
+    # rotated.
     c, s = 0.6, 0.8
     Q = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
     G, g = Q @ torch.diag(values) @ Q.mT, Q @ torch.tensor([1e-9, 1.0], dtype=torch.float64)
     right = Q @ torch.tensor([0.5, 1.0], dtype=torch.float64)
     torch.testing.assert_close(ridge_solve(G, g, 1e-18), right, rtol=1e-5, atol=0)
     torch.testing.assert_close(stochastic_robust_inverse(G, 1e-18) @ g, right, rtol=1e-5, atol=0)
-    normal, info = torch.linalg.solve_ex(G.mT @ G + 1e-18 * torch.eye(2, dtype=torch.float64), G.mT @ g)
+    normal, info = torch.linalg.solve_ex(
+        G.mT @ G + 1e-18 * torch.eye(2, dtype=torch.float64), G.mT @ g
+    )
     assert info != 0 or not torch.allclose(normal, right, rtol=1e-2)
 
 

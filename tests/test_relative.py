@@ -30,7 +30,7 @@ def close(a, b, rtol=1e-12, atol=1e-13):
     torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
 
 
-# --- the case file ----------------------------------------------------------------------------------------------------
+# ---- --- the case file
 
 CASE = {"rtol": 1e-8, "atol": 1e-10}
 
@@ -49,8 +49,12 @@ def test_case_prelu_hard(cases):
     case = cases("rfim")["neuron_prelu_hard"]
     inputs = dict(case["inputs"])
     w, x = tensor(inputs.pop("w")), tensor(inputs.pop("x"))
-    close(relative.neuron_rfim(w, x, "prelu", **inputs), tensor(case["expected"]["rfim_pos"]), **CASE)
-    close(relative.neuron_rfim(-w, x, "prelu", **inputs), tensor(case["expected"]["rfim_neg"]), **CASE)
+    close(
+        relative.neuron_rfim(w, x, "prelu", **inputs), tensor(case["expected"]["rfim_pos"]), **CASE
+    )
+    close(
+        relative.neuron_rfim(-w, x, "prelu", **inputs), tensor(case["expected"]["rfim_neg"]), **CASE
+    )
 
 
 def test_case_relu_omega(cases):
@@ -63,7 +67,11 @@ def test_case_relu_omega(cases):
 
 def test_case_layer_linear(cases):
     case = cases("rfim")["layer_linear"]
-    W, x, sigma = tensor(case["inputs"]["W"]).mT, tensor(case["inputs"]["x"]), case["inputs"]["sigma"]
+    W, x, sigma = (
+        tensor(case["inputs"]["W"]).mT,
+        tensor(case["inputs"]["x"]),
+        case["inputs"]["sigma"],
+    )
     whole = torch.block_diag(*relative.layer_rfim(W, x, "linear", sigma=sigma))
     block = tensor(case["expected"]["block"])
     assert list(whole.shape) == case["expected"]["shape"]
@@ -91,7 +99,9 @@ def test_case_two_layers(cases):
 
 def test_case_ranks(cases):
     case = cases("rfim")["ranks"]
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    model = nn.Sequential(
+        nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)
+    ).double()
     with torch.no_grad():
         for layer, linear in enumerate(model[::2], start=1):
             rows, columns = linear.in_features + 1, linear.out_features
@@ -103,8 +113,12 @@ def test_case_ranks(cases):
         x = torch.cos(2.3 * torch.arange(6 * n, dtype=torch.float64).view(n, 6) ** 1.1)
         G, expected = metrics.fisher(model, x, Bernoulli()), case["expected"][str(n)]
         assert relative.rank(G) == expected["fim"]
-        assert [relative.rank(block) for block in relative.fisher_blocks(G, model)] == expected["fim_blocks"]
-        assert [relative.rank(g) for g in relative.network_rfim(model, x, Bernoulli())] == expected["rfim"]
+        assert [relative.rank(block) for block in relative.fisher_blocks(G, model)] == expected[
+            "fim_blocks"
+        ]
+        assert [relative.rank(g) for g in relative.network_rfim(model, x, Bernoulli())] == expected[
+            "rfim"
+        ]
 
 
 def test_case_step(cases):
@@ -136,7 +150,7 @@ def test_case_sharp_ratio(cases):
     assert (mean, std) == pytest.approx((case["expected"]["mean"], case["expected"]["std"]))
 
 
-# --- closed forms against brute force ---------------------------------------------------------------------------------
+# ---- --- closed forms against brute force
 
 W = tensor([[0.3, -0.2, 0.4], [-0.6, 0.5, -0.1]])
 C = tensor([[0.5, 0.2], [-0.3, 0.8]])
@@ -152,21 +166,31 @@ def brute(
     log_prob, theta: torch.Tensor, answers: torch.Tensor, volume: float, x: torch.Tensor
 ) -> torch.Tensor:
     """The mean over the rows of ``x`` of the metric summed over all responses."""
-    metrics = [reference.rfim(lambda t, y, x=x: log_prob(t, x, y), theta, answers, volume) for x in x]
+    metrics = [
+        reference.rfim(lambda t, y, x=x: log_prob(t, x, y), theta, answers, volume) for x in x
+    ]
     return torch.stack(metrics).mean(0)
 
 
 def brute_layer(W, x, activation, options):
     y, volume = reference.responses(activation, len(W), options.get("sigma", 1.0))
     return brute(
-        lambda t, x_i, y: reference.layer_log_prob(t, x_i, y, activation, **options), W, y, volume, x
+        lambda t, x_i, y: reference.layer_log_prob(t, x_i, y, activation, **options),
+        W,
+        y,
+        volume,
+        x,
     )
 
 
 def brute_two_layers(W, C, x, activation, options):
     y, volume = reference.responses(activation, len(C), options.get("sigma", 1.0))
     return brute(
-        lambda t, x_i, y: reference.two_layer_log_prob(t, C, x_i, y, activation, **options), W, y, volume, x
+        lambda t, x_i, y: reference.two_layer_log_prob(t, C, x_i, y, activation, **options),
+        W,
+        y,
+        volume,
+        x,
     )
 
 
@@ -195,7 +219,9 @@ def test_layer_is_the_sum_over_its_responses(activation, options):
 
 def test_softmax_is_the_sum_over_its_responses():
     W = torch.cat([tensor([[0.1, 0.9, -1.2]]), tensor([[0.3, -0.2, 0.4], [-0.6, 0.5, -0.1]])])
-    right = brute(lambda t, x_i, y: reference.softmax_log_prob(t, x_i, y), W, torch.arange(3), 1.0, X)
+    right = brute(
+        lambda t, x_i, y: reference.softmax_log_prob(t, x_i, y), W, torch.arange(3), 1.0, X
+    )
     G = relative.softmax_rfim(W, X)
     assert gap(G, right) < 1e-12
     assert gap(relative.softmax_rfim(W.mT.contiguous(), X), right) > 0.1
@@ -208,7 +234,9 @@ def test_two_layers_are_the_sum_over_their_responses(activation, options):
     G = relative.two_layer_rfim(W, C, X, activation, **options)
     right = brute_two_layers(W, C, X, activation, options)
     assert gap(G, right) < 1e-12
-    assert gap(relative.two_layer_rfim(W, C.mT.contiguous(), X, activation, **options), right) > 0.01
+    assert (
+        gap(relative.two_layer_rfim(W, C.mT.contiguous(), X, activation, **options), right) > 0.01
+    )
 
 
 def printed_two_layers(W, C, x, activation, options):
@@ -218,7 +246,9 @@ def printed_two_layers(W, C, x, activation, options):
     nu = relative.nu(activation, a, **options)
     outer = relative.nu(activation, relative.activate(activation, a, **shape) @ C.mT, **options)
     K = torch.einsum("li,lj,nl,ni,nj->nij", C, C, outer, nu, nu)
-    return sum(torch.kron(k, torch.outer(r, r)) for k, r in zip(K, relative.augment(x), strict=True)) / len(x)
+    return sum(
+        torch.kron(k, torch.outer(r, r)) for k, r in zip(K, relative.augment(x), strict=True)
+    ) / len(x)
 
 
 @each
@@ -238,8 +268,13 @@ def test_slope_is_the_derivative_and_nu_its_curvature(activation, options):
     value = relative.activate(activation, a, **shape)
     close(value, reference.activation(activation, a, **shape))
     close(relative.slope(activation, a.detach(), **shape), torch.autograd.grad(value.sum(), a)[0])
-    nu, slope = (f(activation, a.detach(), **o) for f, o in ((relative.nu, options), (relative.slope, shape)))
-    close(nu, slope if activation in ("tanh", "sigmoid") else slope**2 / options.get("sigma", 1.0) ** 2)
+    nu, slope = (
+        f(activation, a.detach(), **o) for f, o in ((relative.nu, options), (relative.slope, shape))
+    )
+    close(
+        nu,
+        slope if activation in ("tanh", "sigmoid") else slope**2 / options.get("sigma", 1.0) ** 2,
+    )
 
 
 def test_one_example_and_a_batch():
@@ -251,7 +286,7 @@ def test_one_example_and_a_batch():
     close(relative.softmax_rfim(W, X), sum(relative.softmax_rfim(W, x) for x in X) / 3)
 
 
-# --- far out, and in low precision ------------------------------------------------------------------------------------
+# ---- --- far out, and in low precision
 
 
 def test_saturated_neurons_keep_their_digits():
@@ -282,7 +317,9 @@ def test_narrow_bend_is_the_hard_relu():
     a = tensor([-2.0, -0.01, 0.01, 2.0])
     for f in (relative.nu, relative.activate, relative.slope):
         close(f("relu", a, iota=0.2, omega=1e-6), f("relu", a, iota=0.2), rtol=0, atol=1e-15)
-        assert float((f("relu", a, iota=0.2, omega=0.1) - f("relu", a, iota=0.2)).abs().max()) > 1e-3
+        assert (
+            float((f("relu", a, iota=0.2, omega=0.1) - f("relu", a, iota=0.2)).abs().max()) > 1e-3
+        )
     zero = tensor(0.0)
     assert float(relative.nu("relu", zero, omega=1e-6)) == 0.25  # not 1/2: the slope is 1/2
     assert float(relative.nu("relu", zero, iota=0.2, omega=1e-6)) == pytest.approx(0.36)
@@ -298,7 +335,9 @@ def test_half_precision_is_computed_in_float32(activation, options):
         for f, args in ((relative.layer_rfim, (w, x)), (relative.two_layer_rfim, (w, c, x))):
             wide = f(*(t.float() for t in args), activation, **options)
             assert torch.equal(f(*args, activation, **options), wide.to(dtype))
-        assert torch.equal(relative.softmax_rfim(w, x), relative.softmax_rfim(w.float(), x.float()).to(dtype))
+        assert torch.equal(
+            relative.softmax_rfim(w, x), relative.softmax_rfim(w.float(), x.float()).to(dtype)
+        )
 
 
 def test_float32_softmax_at_logits_of_fifty():
@@ -310,7 +349,7 @@ def test_float32_softmax_at_logits_of_fifty():
         close(G @ torch.ones(4), torch.zeros(4), atol=1e-7, rtol=0)
 
 
-# --- networks ---------------------------------------------------------------------------------------------------------
+# ---- --- networks
 
 
 def network(seed: int = 0, outputs: int = 3) -> nn.Sequential:
@@ -394,7 +433,7 @@ def test_parameters_that_require_gradients():
     assert not relative.network_rfim(network(), batch(), Categorical())[0].requires_grad
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# ---- --- bad input
 
 
 @pytest.mark.parametrize(
@@ -408,7 +447,10 @@ def test_parameters_that_require_gradients():
         ({"alpha": 0.0}, "alpha: expected a finite number > 0"),
         ({"x": torch.ones(2, 3, dtype=torch.float64)}, "x: expected 2 columns, one fewer.*bias.*3"),
         ({"x": torch.ones(2, 2)}, "x: expected the dtype of the weights.*float32"),
-        ({"x": torch.ones(2, 2, dtype=torch.int64)}, "x: expected a floating-point tensor, got torch.int64"),
+        (
+            {"x": torch.ones(2, 2, dtype=torch.int64)},
+            "x: expected a floating-point tensor, got torch.int64",
+        ),
         ({"x": torch.ones(0, 2)}, "x: expected at least one"),
         ({"x": torch.full((2, 2), float("nan"))}, "x: expected finite"),
         ({"x": torch.ones(1, 2, 2)}, "x: expected a matrix"),
@@ -449,10 +491,16 @@ def test_more_bad_input():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.Sequential(nn.Linear(4, 2), nn.Tanh()), "model: expected a linear layer at the end, got Tanh"),
+        (
+            nn.Sequential(nn.Linear(4, 2), nn.Tanh()),
+            "model: expected a linear layer at the end, got Tanh",
+        ),
         (nn.Sequential(nn.Linear(4, 2), nn.GELU(), nn.Linear(2, 2)), "got GELU"),
         (nn.Sequential(nn.Tanh(), nn.Linear(4, 2)), "model: expected linear layers with bias"),
-        (nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Tanh()), "model: expected linear layers with bias"),
+        (
+            nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Tanh()),
+            "model: expected linear layers with bias",
+        ),
         (nn.Sequential(nn.Linear(4, 2, bias=False)), "model: expected linear layers with bias"),
         (nn.Sequential(), "model: expected at least one linear layer"),
     ],
@@ -469,7 +517,7 @@ def test_what_else_a_network_needs():
         relative.fisher_blocks(torch.eye(3), network())
 
 
-# Extremes and other odd input -----------------------------------------------------------------------------------------
+# ---- Extremes and other odd input
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -481,7 +529,9 @@ def test_a_bend_of_any_width(dtype, omega):
     assert torch.equal(relative.slope("relu", a, omega=omega), expected)
     assert torch.equal(relative.nu("relu", a, omega=omega), expected.square())
     if omega < 1:
-        torch.testing.assert_close(relative.activate("relu", a, omega=omega), a.clamp(min=0), rtol=0, atol=1e-29)
+        torch.testing.assert_close(
+            relative.activate("relu", a, omega=omega), a.clamp(min=0), rtol=0, atol=1e-29
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -94,7 +94,9 @@ def test_other_orders_are_not_equivariant():
 
 
 def test_it_is_the_inverse_of_the_invariant_metric():
-    """G of |dW|^2 = |dW W^-1|_F^2, as an n^2 by n^2 matrix; its inverse times the gradient is the rule."""
+    """G of |dW|^2 = |dW W^-1|_F^2, as an n^2 by n^2 matrix; its inverse times the gradient is the
+    rule.
+    """
     W, _, x, objective = separation()
     inverse = torch.linalg.inv(W)
     G = torch.kron(torch.eye(3, dtype=torch.float64), inverse @ inverse.mT)  # row-major vec
@@ -140,7 +142,9 @@ def test_saved_and_loaded_it_goes_on_to_the_last_bit():
 
     def run(W, optimizer, steps):
         for _ in range(steps):
-            optimizer.step(lambda: (optimizer.zero_grad(), loss := objective(x)(W), loss.backward())[1])
+            optimizer.step(
+                lambda: (optimizer.zero_grad(), loss := objective(x)(W), loss.backward())[1]
+            )
 
     W = W.requires_grad_()
     optimizer = RelativeGradient([W], lr=0.05, momentum=0.9)
@@ -170,7 +174,12 @@ def test_low_precision_keeps_its_dtype(dtype):
 
 
 def test_refuses_bad_input():
-    for bad in (torch.ones(2, 3), torch.ones(3), torch.zeros(0, 0), torch.full((2, 2), float("nan"))):
+    for bad in (
+        torch.ones(2, 3),
+        torch.ones(3),
+        torch.zeros(0, 0),
+        torch.full((2, 2), float("nan")),
+    ):
         with pytest.raises(ValueError, match="params: expected"):
             RelativeGradient([bad.requires_grad_()], lr=0.1)
         with pytest.raises(ValueError, match="W: expected"):

@@ -7,7 +7,12 @@ import torch
 from torch import nn
 
 from natcompanion import metrics, reference, solvers
-from natcompanion.damping import LevenbergMarquardt, linear_decrease, quadratic_decrease, reduction_ratio
+from natcompanion.damping import (
+    LevenbergMarquardt,
+    linear_decrease,
+    quadratic_decrease,
+    reduction_ratio,
+)
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
 from natcompanion.metrics import CovarianceOperator, FisherOperator
 from tests.conftest import load_cases
@@ -73,7 +78,9 @@ def test_kl(output):
     close(delta @ g @ delta / 2, case["expected"]["quadratic"], case["rtol"])
 
 
-@pytest.mark.parametrize(("name", "likelihood"), [("sigmoid", Bernoulli()), ("linear", Gaussian(0.5))])
+@pytest.mark.parametrize(
+    ("name", "likelihood"), [("sigmoid", Bernoulli()), ("linear", Gaussian(0.5))]
+)
 def test_output_hessian(name, likelihood):
     case = CASES[f"002-Hout-{name}"]
     model, x = network(case["inputs"])
@@ -101,9 +108,13 @@ def test_covariances():
         case["expected"]["per_example"],
         case["rtol"],
     )
-    close(metrics.gradient_covariance(model, x, t, Categorical()), case["expected"]["C"], case["rtol"])
+    close(
+        metrics.gradient_covariance(model, x, t, Categorical()), case["expected"]["C"], case["rtol"]
+    )
     close(metrics.empirical_fisher(model, x, t, Categorical()), case["expected"]["U"], case["rtol"])
-    close(CovarianceOperator(model, x, t, Categorical()).dense(), case["expected"]["C"], case["rtol"])
+    close(
+        CovarianceOperator(model, x, t, Categorical()).dense(), case["expected"]["C"], case["rtol"]
+    )
 
 
 def test_directions():
@@ -116,7 +127,9 @@ def test_directions():
         "U": CovarianceOperator(model, x, t, Categorical(), damping, centred=False),
         "C": CovarianceOperator(model, x, t, Categorical(), damping),
     }
-    directions = {key: solvers.conjugate_gradient(op, g, rtol=1e-13).x for key, op in directions.items()}
+    directions = {
+        key: solvers.conjugate_gradient(op, g, rtol=1e-13).x for key, op in directions.items()
+    }
     for key, direction in directions.items():
         close(direction, case["expected"][key], case["rtol"])
     ratio = directions["C"].norm() / directions["U"].norm()
@@ -173,7 +186,9 @@ def test_levenberg_marquardt(lr):
         rule = LevenbergMarquardt(case["inputs"]["lam"])
         close(rule.update(slope), expected["lam_after_rho30"], case["rtol"])
     close(
-        LevenbergMarquardt(case["inputs"]["lam"]).update(curved), expected["lam_after_martens"], case["rtol"]
+        LevenbergMarquardt(case["inputs"]["lam"]).update(curved),
+        expected["lam_after_martens"],
+        case["rtol"],
     )
 
 
@@ -209,7 +224,9 @@ def test_auto_encoder(start):
     case = CASES[f"002-fig1-{start}"]
     model = AutoEncoder(case["inputs"]["b"], case["inputs"]["w"])
     x = torch.linspace(-1, 1, 11, dtype=torch.float64).unsqueeze(1)
-    squares = Gaussian(math.sqrt(0.5))  # the squared error is -log p with beta^2 = 1/2, and a constant
+    squares = Gaussian(
+        math.sqrt(0.5)
+    )  # the squared error is -log p with beta^2 = 1/2, and a constant
     expected, rtol = case["expected"], case["rtol"]
     close((model(x) - x).square().mean(), expected["loss"], rtol)
     gradient = metrics.per_example_gradients(model, x, x, squares).mean(0)
@@ -218,7 +235,9 @@ def test_auto_encoder(start):
     close(g, expected["G"], rtol)
     hessian = reference.loss_hessian(model, x, x, squares)
     close(hessian, expected["H"], rtol)
-    u, c = (m(model, x, x, squares) for m in (metrics.empirical_fisher, metrics.gradient_covariance))
+    u, c = (
+        m(model, x, x, squares) for m in (metrics.empirical_fisher, metrics.gradient_covariance)
+    )
     close(u, expected["U"], rtol)
     close(c, expected["C"], rtol)
     eye = torch.eye(2, dtype=torch.float64)

@@ -1,4 +1,6 @@
-"""The revisiting experiments: their parts against other routes, and what the stored results must satisfy."""
+"""The revisiting experiments: their parts against other routes, and what the stored results must
+satisfy.
+"""
 
 import pytest
 import torch
@@ -8,14 +10,32 @@ from natcompanion.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.experiments import _revisiting_metrics as comparisons
 from natcompanion.experiments import _revisiting_order as orders
 from natcompanion.experiments import _revisiting_training as training
-from natcompanion.experiments.revisiting import PAPER, SEARCH, SHORT_SEARCH, WIDE, Order, OrderSpeed, Table1
+from natcompanion.experiments.revisiting import (
+    PAPER,
+    SEARCH,
+    SHORT_SEARCH,
+    WIDE,
+    Order,
+    OrderSpeed,
+    Table1,
+)
 from natcompanion.optim import TONGA, NaturalGradient
 
-TINY = {"size": 7, "labelled": 200, "validation": 100, "hidden": 8, "updates": 3, "batch": 100, "metric_batch": 100,
-        "max_iter": 3, "sgd_ratio": 2, "watch_every": 3}  # fmt: skip
+TINY = {
+    "size": 7,
+    "labelled": 200,
+    "validation": 100,
+    "hidden": 8,
+    "updates": 3,
+    "batch": 100,
+    "metric_batch": 100,
+    "max_iter": 3,
+    "sgd_ratio": 2,
+    "watch_every": 3,
+}
 
 
-# The auto-encoder -----------------------------------------------------------------------------------------------------
+# ---- The auto-encoder
 
 
 def test_autoencoder_by_autograd():
@@ -49,13 +69,19 @@ def test_autoencoder_methods_differ_as_their_matrices_do():
     model, theta = autoencoder.example(), torch.tensor([-1.0, 3.0], dtype=torch.float64)
     steps = {name: model.step(theta, name, 0.3, 0.2) for name in autoencoder.METHODS}
     g, eye = model.gradients(theta).mean(0), 0.2 * torch.eye(2, dtype=torch.float64)
-    for name, matrix in (("newton", model.hessian), ("natural", model.fisher), ("leroux", model.covariance)):
-        torch.testing.assert_close((matrix(theta) + eye) @ steps[name], -0.3 * g, rtol=1e-10, atol=1e-12)
+    for name, matrix in (
+        ("newton", model.hessian),
+        ("natural", model.fisher),
+        ("leroux", model.covariance),
+    ):
+        torch.testing.assert_close(
+            (matrix(theta) + eye) @ steps[name], -0.3 * g, rtol=1e-10, atol=1e-12
+        )
     torch.testing.assert_close(steps["gradient"], -0.3 * g)
     assert len({round(float(s[0]), 6) for s in steps.values()}) == 4
 
 
-# Comparisons ----------------------------------------------------------------------------------------------------------
+# ---- Comparisons
 
 
 def test_textbook_conjugate_gradients_solve_a_definite_system():
@@ -64,7 +90,9 @@ def test_textbook_conjugate_gradients_solve_a_definite_system():
     assert comparisons.textbook_cg(A, b, 3) == pytest.approx(
         float(torch.linalg.solve(A, b).norm()), rel=1e-10
     )
-    assert comparisons.textbook_cg(A, b, 1) != pytest.approx(float(torch.linalg.solve(A, b).norm()), rel=1e-3)
+    assert comparisons.textbook_cg(A, b, 1) != pytest.approx(
+        float(torch.linalg.solve(A, b).norm()), rel=1e-3
+    )
 
 
 def test_solvability_of_the_same_batch_and_of_another():
@@ -75,7 +103,9 @@ def test_solvability_of_the_same_batch_and_of_another():
 
 
 def test_a_metric_with_more_of_one_class():
-    """The step is the natural one on the given inputs: the one with A twice by the weighted Fisher matrix."""
+    """The step is the natural one on the given inputs: the one with A twice by the weighted Fisher
+    matrix.
+    """
     values = comparisons.unbalanced(torch.Generator().manual_seed(0), 20, 1, 1e-4, 1e-3)
     generator = torch.Generator().manual_seed(0)
     x, t = comparisons.normal(generator, 40, 2), torch.arange(40) // 20
@@ -118,7 +148,7 @@ def test_moving_and_moving_back():
         torch.testing.assert_close(p, old, rtol=0, atol=1e-15)
 
 
-# Training -------------------------------------------------------------------------------------------------------------
+# ---- Training
 
 
 def test_folds_share_no_digit_and_no_test_digit():
@@ -126,7 +156,12 @@ def test_folds_share_no_digit_and_no_test_digit():
     tests = torch.cat([split.test[0] for split in splits])
     assert len(tests) == 5000
     for split in splits:
-        assert [len(split.x), len(split.validation[0]), len(split.unlabelled), len(split.test[0])] == [
+        assert [
+            len(split.x),
+            len(split.validation[0]),
+            len(split.unlabelled),
+            len(split.test[0]),
+        ] == [
             200,
             100,
             3700,
@@ -146,7 +181,9 @@ def test_batches_of_a_pair_are_disjoint():
 def test_each_column_uses_its_own_inputs_for_the_metric(column):
     split = training.digits_fold(0, size=7, labelled=200, validation=100)
     index, other = torch.arange(50), torch.arange(50, 100)
-    inputs = training._metric_inputs(column, split, index, other, 40, torch.Generator().manual_seed(0))
+    inputs = training._metric_inputs(
+        column, split, index, other, 40, torch.Generator().manual_seed(0)
+    )
     seen = {tuple(row.tolist()) for batch in inputs for row in batch}
     labelled = {tuple(row.tolist()) for row in split.x}
     expected = {"different": (50, True), "unlabelled": (40, False), "added": (90, False)}
@@ -167,7 +204,9 @@ def test_columns_make_the_optimizers_they_name():
     assert all(kinds[c] is NaturalGradient for c in ("same", "different", "unlabelled"))
 
 
-@pytest.mark.parametrize(("search", "count"), [(SEARCH, 6), (WIDE, 15), (SHORT_SEARCH, 4), (PAPER, 9)])
+@pytest.mark.parametrize(
+    ("search", "count"), [(SEARCH, 6), (WIDE, 15), (SHORT_SEARCH, 4), (PAPER, 9)]
+)
 def test_every_column_searches_as_many_settings(search, count):
     counts = {column: len(Table1(column=column, **search).search()) for column in training.COLUMNS}
     assert set(counts.values()) == {count}
@@ -186,11 +225,13 @@ def test_a_column_runs_whatever_the_default_dtype(column):
 
 def test_the_winner_has_the_lowest_validation_error():
     result = experiments.run(
-        "revisiting_restricted_mnist", **{**TINY, "rates": (1e-6, 0.5), "dampings": ("0.1", "1.0lm")}
+        "revisiting_restricted_mnist",
+        **{**TINY, "rates": (1e-6, 0.5), "dampings": ("0.1", "1.0lm")},
     )
     assert len(result["search"]) == 4
     assert (
-        result["validation"] == min(run["validation"] for run in result["search"]) and result["rate"] == 0.5
+        result["validation"] == min(run["validation"] for run in result["search"])
+        and result["rate"] == 0.5
     )
 
 
@@ -227,20 +268,34 @@ def test_random_numbers_do_not_depend_on_the_device():
 
 @pytest.mark.parametrize(
     ("name", "overrides"),
-    [("restricted_mnist", TINY), ("digits", {}), ("why_unlabelled", {}), ("order", {"size": 7, "segment": 20, "batch": 20, "held_out": 50})],
-)  # fmt: skip
+    [
+        ("restricted_mnist", TINY),
+        ("digits", {}),
+        ("why_unlabelled", {}),
+        ("order", {"size": 7, "segment": 20, "batch": 20, "held_out": 50}),
+    ],
+)
 def test_training_runs_on_the_device_of_its_settings(name, overrides):
-    """There is no second device here; on "meta", which holds no numbers, the first one that is read fails."""
+    """There is no second device here; on "meta", which holds no numbers, the first one that is read
+    fails.
+    """
     with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
         experiments.run(f"revisiting_{name}", device="meta", **overrides)
 
 
-# The order of the data ------------------------------------------------------------------------------------------------
+# ---- The order of the data
 
 
 def small_order() -> Order:
     return Order(
-        size=7, hidden=5, segments=2, replacements=2, segment=40, batch=20, held_out=50, sgd_rates=(0.5, 1.0)
+        size=7,
+        hidden=5,
+        segments=2,
+        replacements=2,
+        segment=40,
+        batch=20,
+        held_out=50,
+        sgd_rates=(0.5, 1.0),
     )
 
 
@@ -259,7 +314,10 @@ def test_replaced_streams_differ_in_their_segment_only():
 
 def test_order_experiment():
     result = orders.order(small_order())
-    assert len(result["natural"]) == len(result["sgd"]) == 2 and min(result["natural"] + result["sgd"]) > 0
+    assert (
+        len(result["natural"]) == len(result["sgd"]) == 2
+        and min(result["natural"] + result["sgd"]) > 0
+    )
     assert result["sgd_error"] == min(result["sgd_errors"]) and result["sgd_rate"] in (0.5, 1.0)
     gaps = [abs(e - result["sgd_error"]) for e in result["natural_errors"]]
     assert abs(result["natural_error"] - result["sgd_error"]) == min(gaps)
@@ -267,27 +325,38 @@ def test_order_experiment():
 
 
 def test_slower_and_longer_streams_of_the_order_experiment():
-    """The curves are those of `variances` on streams of 160 and 800 digits; a slower network varies less, one at rest not."""
-    settings = OrderSpeed(size=7, hidden=5, segments=2, replacements=2, segment=40, batch=20, held_out=50)
+    """The curves are those of `variances` on streams of 160 and 800 digits; a slower network varies
+    less, one at rest not.
+    """
+    settings = OrderSpeed(
+        size=7, hidden=5, segments=2, replacements=2, segment=40, batch=20, held_out=50
+    )
     found = orders.order_speed(settings)
     base = orders.stream(settings, 0, 160)
     held_out = orders.stream(settings, 0, 50, "test")[0]
     assert found["slow"] == orders.variances(settings, base, held_out, orders.plain(0.1))
-    assert found["longer"] == orders.variances(settings, orders.stream(settings, 0, 800), held_out, orders.plain(0.1))
+    assert found["longer"] == orders.variances(
+        settings, orders.stream(settings, 0, 800), held_out, orders.plain(0.1)
+    )
     assert 0 < sum(found["slow"]) < sum(found["fast"])
     assert orders.variances(settings, base, held_out, orders.plain(0.0)) == [0.0, 0.0]
 
 
 def test_timed_products():
     found = experiments.run("revisiting_products", size=7, hidden=5, batch=20, repeats=2)
-    assert set(found.values) == {"gradient", "hessian", "gauss_newton"} and min(found.values.values()) > 0
+    assert (
+        set(found.values) == {"gradient", "hessian", "gauss_newton"}
+        and min(found.values.values()) > 0
+    )
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 def test_lengths_of_steps_for_every_reading(factor):
     """Against steps solved one by one, with the metric multiplied by ``factor``."""
     model = autoencoder.AutoEncoder(autoencoder.INPUTS["1"])
-    theta = 8 * (torch.rand(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5)
+    theta = 8 * (
+        torch.rand(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
+    )
     count = 0
     for point in theta:
         g, eye = model.gradients(point).mean(-2), torch.eye(2, dtype=torch.float64)
@@ -300,7 +369,9 @@ def test_lengths_of_steps_for_every_reading(factor):
 
 @pytest.mark.parametrize("start", ["-3,-1", "3,1"])
 def test_autoencoder_against_exact_values(cases, start):
-    """The case file has the tied auto-encoder in (b, w); ours, as printed, is its mirror picture in (w, b)."""
+    """The case file has the tied auto-encoder in (b, w); ours, as printed, is its mirror picture in
+    (w, b).
+    """
     case = cases("revisiting")[f"002-fig1-{start}"]
     b, w = case["inputs"]["b"], case["inputs"]["w"]
     model, theta = autoencoder.example(), torch.tensor([-w, b], dtype=torch.float64)
@@ -316,5 +387,7 @@ def test_autoencoder_against_exact_values(cases, start):
     )
     matrices = {"G": model.fisher(theta), "H": model.hessian(theta), "C": model.covariance(theta)}
     for key, matrix in matrices.items():
-        torch.testing.assert_close(mirror @ matrix @ mirror.mT, expected[key], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            mirror @ matrix @ mirror.mT, expected[key], rtol=1e-9, atol=1e-12
+        )
     assert float((matrices["C"] - matrices["G"]).norm()) > 1e-3

@@ -1,7 +1,7 @@
 """Every numbered equation of the revisiting paper, and every misprint with its counter-example.
 
-Each test has a control: a nearby wrong form, often the printed one, that it tells apart from the right one. The networks
-are small, so that sums over all labels can be taken literally.
+Each test has a control: a nearby wrong form, often the printed one, that it tells apart from the
+right one. The networks are small, so that sums over all labels can be taken literally.
 """
 
 import itertools
@@ -72,7 +72,7 @@ def small():
     return network(), inputs(), targets(likelihood), likelihood
 
 
-# Section 2 ------------------------------------------------------------------------------------------------------------
+# ---- Section 2
 
 
 def test_equation_1(small):
@@ -105,7 +105,9 @@ def kl_scaled(kl, direction: torch.Tensor, c: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("c", [1e-4, 1e-6])
 def test_equation_2(c):
-    """Among steps of equal KL divergence the natural gradient lowers the loss most; 40 random ones and the gradient."""
+    """Among steps of equal KL divergence the natural gradient lowers the loss most; 40 random ones
+    and the gradient.
+    """
     likelihood, model = Categorical(), nn.Linear(2, O, bias=False).double()
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.2, -0.4], [0.5, 0.1], [-0.3, 0.3]]))
@@ -121,12 +123,16 @@ def test_equation_2(c):
         return x @ (theta + d).view_as(model.weight).detach().mT
 
     def fall(direction):
-        d = kl_scaled(lambda step: likelihood.kl(r, outputs(step)).mean(), direction / direction.norm(), c)
+        d = kl_scaled(
+            lambda step: likelihood.kl(r, outputs(step)).mean(), direction / direction.norm(), c
+        )
         return float((likelihood.nll(r, t) - likelihood.nll(outputs(d), t)).mean())
 
     best = fall(-torch.linalg.solve(G, g))
     generator = torch.Generator().manual_seed(0)
-    others = [fall(torch.randn(len(g), generator=generator, dtype=torch.float64)) for _ in range(40)]
+    others = [
+        fall(torch.randn(len(g), generator=generator, dtype=torch.float64)) for _ in range(40)
+    ]
     assert best > 0 and max(*others, fall(-g)) < best
 
 
@@ -151,16 +157,25 @@ def test_equation_4(likelihood):
     d = torch.randn(len(G), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     errors = []
     for size in (1e-2, 1e-3):
-        kl, quadratic = float(reference.kl(model, x, likelihood, size * d)), 0.5 * size**2 * float(d @ G @ d)
+        kl, quadratic = (
+            float(reference.kl(model, x, likelihood, size * d)),
+            0.5 * size**2 * float(d @ G @ d),
+        )
         errors.append(abs(kl - quadratic) / quadratic)
         assert abs(kl - 2 * quadratic) / quadratic > 0.5  # without the half
     assert errors[1] < 0.2 * errors[0] and errors[1] < 1e-2
 
 
 def test_equation_5(small):
-    """Corrected: the stationary point of the Lagrangian is -(1/lambda) G^-1 g, with lambda fixed by the constant."""
+    """Corrected: the stationary point of the Lagrangian is -(1/lambda) G^-1 g, with lambda fixed by
+    the constant.
+    """
     model, x, t, likelihood = small
-    g, G, c = mean_gradient(model, x, t, likelihood), damped(reference.fisher(model, x, likelihood)), 0.01
+    g, G, c = (
+        mean_gradient(model, x, t, likelihood),
+        damped(reference.fisher(model, x, likelihood)),
+        0.01,
+    )
     d, multiplier = constrained(G, g, c)
     assert gap(0.5 * d @ G @ d, c) < 1e-12
 
@@ -173,7 +188,9 @@ def test_equation_5(small):
 
 
 def test_errata_lagrangian_set_to_zero(small):
-    """Read literally, "Lagrangian = 0" holds at 2 / lambda, where the first-order gain is undone by the penalty."""
+    """Read literally, "Lagrangian = 0" holds at 2 / lambda, where the first-order gain is undone by
+    the penalty.
+    """
     model, x, t, likelihood = small
     g, G = mean_gradient(model, x, t, likelihood), damped(reference.fisher(model, x, likelihood))
     natural, multiplier = torch.linalg.solve(G, g), 3.0
@@ -186,7 +203,7 @@ def test_errata_lagrangian_set_to_zero(small):
     assert change(1.0) < change(0.9) and change(1.0) < change(1.1) and change(1.0) < -0.01
 
 
-# Section 3 ------------------------------------------------------------------------------------------------------------
+# ---- Section 3
 
 
 @each
@@ -209,7 +226,9 @@ def test_equation_6(likelihood):
 
 
 def test_equation_7(small):
-    """The constraint is the mean over x of the KL divergences, so the metric is the mean of the metrics."""
+    """The constraint is the mean over x of the KL divergences, so the metric is the mean of the
+    metrics.
+    """
     model, x, _, likelihood = small
     G = metrics.fisher(model, x, likelihood)
     parts = torch.stack([metrics.fisher(model, x_i, likelihood) for x_i in x.split(1)])
@@ -224,7 +243,9 @@ def test_equation_8(likelihood):
     assert gap(G, reference.fisher(model, x, likelihood)) < 1e-12
     likeliest = likelihood.mean(model(x)).detach()
     t = likeliest.argmax(1) if isinstance(likelihood, Categorical) else likeliest.round()
-    assert gap(metrics.empirical_fisher(model, x, t, likelihood), G) > 0.1  # one label in the place of all
+    assert (
+        gap(metrics.empirical_fisher(model, x, t, likelihood), G) > 0.1
+    )  # one label in the place of all
 
 
 @pytest.mark.parametrize("beta", [0.5, 2.0])
@@ -257,12 +278,14 @@ def test_equation_11():
     assert gap(torch.einsum("nop,no,noq->pq", J, 1 / (y * (1 - y)), J) / len(x), G) > 0.1
 
 
-# Section 4 ------------------------------------------------------------------------------------------------------------
+# ---- Section 4
 
 
 @each
 def test_equation_12(likelihood):
-    """Corrected: the gradients under the sum carry the index of the example; as printed every term is zero."""
+    """Corrected: the gradients under the sum carry the index of the example; as printed every term
+    is zero.
+    """
     model, x, t = network(), inputs(), targets(likelihood)
     g = reference.gradients(model, x, t, likelihood)
     C = sum(torch.outer(g_i - g.mean(0), g_i - g.mean(0)) for g_i in g) / len(g)
@@ -284,7 +307,10 @@ def test_equation_13(likelihood):
     assert (
         gap(U, C + torch.outer(g.mean(0), g.mean(0))) < 1e-12
     )  # "equivalent up to a constant": same direction
-    first, second = torch.linalg.solve(damped(C), g.mean(0)), torch.linalg.solve(damped(U), g.mean(0))
+    first, second = (
+        torch.linalg.solve(damped(C), g.mean(0)),
+        torch.linalg.solve(damped(U), g.mean(0)),
+    )
     assert 1 - float(torch.cosine_similarity(first, second, dim=0)) < 1e-12
 
 
@@ -304,19 +330,26 @@ def test_errata_similar_at_convergence():
 
 
 def test_labels_from_the_model_make_them_similar():
-    """Where the labels are distributed as the model says, U goes to G as one over the root of their number."""
+    """Where the labels are distributed as the model says, U goes to G as one over the root of their
+    number.
+    """
     model, likelihood, distances = network(), Categorical(), []
     for n in (100, 6400):
         x = inputs(n)
         t = likelihood.sample(model(x).detach(), generator=torch.Generator().manual_seed(3))
         distances.append(
-            gap(metrics.empirical_fisher(model, x, t, likelihood), metrics.fisher(model, x, likelihood))
+            gap(
+                metrics.empirical_fisher(model, x, t, likelihood),
+                metrics.fisher(model, x, likelihood),
+            )
         )
     assert distances[1] < distances[0] / 4 and distances[1] < 0.06
 
 
 def test_errata_metric_of_log_p(small):
-    """Section 4.2 prints derivatives of p where those of log p are meant, and the Hessian form without a minus sign."""
+    """Section 4.2 prints derivatives of p where those of log p are meant, and the Hessian form
+    without a minus sign.
+    """
     model, x, _, likelihood = small
     G = metrics.fisher(model, x, likelihood)
     of_p, hessian_of_p, hessian_of_log = (torch.zeros_like(G) for _ in range(3))
@@ -334,12 +367,14 @@ def test_errata_metric_of_log_p(small):
     assert gap(hessian_of_log, G) > 1 and gap(of_p, G) > 0.5 and gap(hessian_of_p, G) > 0.5
 
 
-# Section 7 ------------------------------------------------------------------------------------------------------------
+# ---- Section 7
 
 
 @each
 def test_equation_14(likelihood):
-    """Corrected: the inner matrix is the Hessian of the loss, minus that of log p; Gauss-Newton equals the Fisher matrix."""
+    """Corrected: the inner matrix is the Hessian of the loss, minus that of log p; Gauss-Newton
+    equals the Fisher matrix.
+    """
     model, x, t = network(), inputs(), targets(likelihood)
     J, H = reference.jacobian(model, x), output_hessian(likelihood, model(x), t)
     G_N = torch.einsum("nop,nok,nkq->pq", J, H, J) / len(x)
@@ -364,14 +399,18 @@ def test_equation_15():
 def test_equation_16():
     model, x = network(), inputs()
     J, t = reference.jacobian(model, x), targets(Gaussian())
-    H = torch.stack([squared_error_hessian(r_i, t_i) for r_i, t_i in zip(model(x).detach(), t, strict=True)])
+    H = torch.stack(
+        [squared_error_hessian(r_i, t_i) for r_i, t_i in zip(model(x).detach(), t, strict=True)]
+    )
     G_N = torch.einsum("nop,nok,nkq->pq", J, H, J) / len(x)
     assert gap(G_N, 2 * torch.einsum("nop,noq->pq", J, J) / len(x)) < 1e-12
     assert gap(G_N, torch.einsum("nop,noq->pq", J, J) / len(x)) > 0.5
 
 
 def test_errata_equal_not_up_to_a_constant():
-    """The sum of squares is -log p for the variance 1/2, and then the match is exact, not "up to a constant"."""
+    """The sum of squares is -log p for the variance 1/2, and then the match is exact, not "up to a
+    constant".
+    """
     model, x, half = network(), inputs(), Gaussian(0.5**0.5)
     J, t = reference.jacobian(model, x), targets(Gaussian())
     G_N = 2 * torch.einsum("nop,noq->pq", J, J) / len(x)
@@ -379,7 +418,9 @@ def test_errata_equal_not_up_to_a_constant():
     difference = half.nll(r, t) - ((r - t) ** 2).sum(1)
     assert float(difference.std()) < 1e-12  # the same loss but for a constant
     assert gap(metrics.fisher(model, x, half), G_N) < 1e-12
-    assert gap(0.5 * torch.einsum("nop,noq->pq", J, J) / len(x), G_N) > 0.7  # with the printed beta^2
+    assert (
+        gap(0.5 * torch.einsum("nop,noq->pq", J, J) / len(x), G_N) > 0.7
+    )  # with the printed beta^2
 
 
 def test_equation_17():
@@ -446,11 +487,13 @@ def test_equation_21():
     assert gap(ii, M.diagonal(dim1=1, dim2=2)) < 1e-12
 
 
-# Appendix -------------------------------------------------------------------------------------------------------------
+# ---- Appendix
 
 
 def test_equation_22(small):
-    """E[-Hessian of log p] = -(Hessian of the sum of p) + E[score score^T], and the first term is 0."""
+    """E[-Hessian of log p] = -(Hessian of the sum of p) + E[score score^T], and the first term is
+    0.
+    """
     model, x, _, likelihood = small
     theta, scores, expected = reference.parameter_vector(model), 0.0, 0.0
     sum_of_p = torch.autograd.functional.hessian(
@@ -478,7 +521,9 @@ def test_errata_footnote_2(small):
     )
     assert float(total.norm()) < 1e-12
     p = torch.softmax(model(x[:1]), 1)[0, 0]
-    assert abs(float(reference.gradient(model, p).sum())) > 1e-3  # a sum over the entries of theta is not 0
+    assert (
+        abs(float(reference.gradient(model, p).sum())) > 1e-3
+    )  # a sum over the entries of theta is not 0
 
 
 def test_equation_23():
@@ -492,7 +537,9 @@ def test_equation_23():
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 def test_equation_24(beta):
-    """Corrected: the score of output i is (t_i - y_i) / beta^2 times dy_i; its second moment over t gives 1 / beta^2."""
+    """Corrected: the score of output i is (t_i - y_i) / beta^2 times dy_i; its second moment over t
+    gives 1 / beta^2.
+    """
     model, x = network(), inputs(3)
     J = reference.jacobian(model, x)
     plain = torch.einsum("nop,noq->pq", J, J) / len(x)
@@ -505,8 +552,14 @@ def test_equation_24(beta):
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 def test_errata_steps_of_equation_24(beta):
-    """Line 2 takes (t_i - y_i)^2 for log p, which gives 4 beta^2; line 3 drops the 4; line 6 drops beta^2."""
-    y, dy, nodes = 0.3, 0.8, (-1.0, 1.0)  # one output, one parameter: y and its derivative; t = y +- beta
+    """Line 2 takes (t_i - y_i)^2 for log p, which gives 4 beta^2; line 3 drops the 4; line 6 drops
+    beta^2.
+    """
+    y, dy, nodes = (
+        0.3,
+        0.8,
+        (-1.0, 1.0),
+    )  # one output, one parameter: y and its derivative; t = y +- beta
     line_2 = sum((-2 * (beta * s) * dy) ** 2 for s in nodes) / 2
     line_3 = sum((beta * s) ** 2 * dy**2 for s in nodes) / 2
     line_6, last = dy**2, beta**2 * dy**2
@@ -533,7 +586,9 @@ def test_equation_25():
         total += float(p)
     assert abs(total - 1) < 1e-12
     two_draws = torch.distributions.Binomial(2, probs=y).log_prob(torch.ones(1, O)).exp().prod()
-    assert gap(torch.exp(-Bernoulli().nll(r, torch.ones(1, O, dtype=torch.float64))), two_draws) > 0.1
+    assert (
+        gap(torch.exp(-Bernoulli().nll(r, torch.ones(1, O, dtype=torch.float64))), two_draws) > 0.1
+    )
 
 
 def test_equation_26():
@@ -560,7 +615,9 @@ def test_equation_27():
 def test_equation_28():
     model, x = network(), inputs()
     J, y = output_jacobians(model, x, Categorical()), torch.softmax(model(x), 1).detach()
-    G = sum(torch.outer(J[n, i], J[n, i]) / y[n, i] for n in range(len(x)) for i in range(O)) / len(x)
+    G = sum(torch.outer(J[n, i], J[n, i]) / y[n, i] for n in range(len(x)) for i in range(O)) / len(
+        x
+    )
     assert gap(G, reference.fisher(model, x, Categorical())) < 1e-12
     assert gap(torch.einsum("nop,noq->pq", J, J) / len(x), G) > 0.1
 
@@ -606,7 +663,7 @@ def test_errata_not_identical_to_martens(eta):
     assert gap(eq30, 1 - eta / 2) < 1e-12 and gap(martens, 1) < 1e-12 and eq30 < martens - 0.04
 
 
-# Other places ---------------------------------------------------------------------------------------------------------
+# ---- Other places
 
 
 def test_errata_density_above_one():
@@ -619,7 +676,9 @@ def test_errata_density_above_one():
 
 
 def test_errata_algorithm_1_has_no_damping():
-    """With the metric of another batch the printed system has no solution; damped, as in the text, it has one."""
+    """With the metric of another batch the printed system has no solution; damped, as in the text,
+    it has one.
+    """
     likelihood, model = Categorical(), network()
     x, t, other = inputs(3), targets(likelihood, 3), inputs(3, seed=8)
     g = mean_gradient(model, x, t, likelihood)
@@ -632,18 +691,26 @@ def test_errata_algorithm_1_has_no_damping():
 
 
 def snippet(output: torch.Tensor, parameters: list, v: list, likelihood) -> torch.Tensor:
-    """The paper's Theano snippet: Lop(out, params, Rop(out, params, v) / (weight * n)), in torch."""
+    """The paper's Theano snippet: Lop(out, params, Rop(out, params, v) / (weight * n)), in
+    torch.
+    """
     dummy = torch.zeros_like(output, requires_grad=True)
     pulled = torch.autograd.grad(output, parameters, dummy, create_graph=True)
     (pushed,) = torch.autograd.grad(pulled, dummy, v)
     y, n = output.detach(), len(output)
     weight = {Gaussian: 1.0, Bernoulli: y * (1 - y), Categorical: y}[type(likelihood)]
-    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(output, parameters, pushed / (weight * n))])
+    return torch.cat(
+        [g.reshape(-1) for g in torch.autograd.grad(output, parameters, pushed / (weight * n))]
+    )
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(), Gaussian(2.0), Bernoulli(), Categorical()], ids=repr)
+@pytest.mark.parametrize(
+    "likelihood", [Gaussian(), Gaussian(2.0), Bernoulli(), Categorical()], ids=repr
+)
 def test_errata_snippets_hold_for_unit_variance(likelihood):
-    """The snippets give the mean over the batch and know no beta: right for beta = 1, against Eq. 9 as printed."""
+    """The snippets give the mean over the batch and know no beta: right for beta = 1, against Eq. 9
+    as printed.
+    """
     model, x = network(), inputs()
     parameters = list(model.parameters())
     v = [torch.randn_like(p) for p in parameters]
@@ -658,7 +725,9 @@ def test_errata_snippets_hold_for_unit_variance(likelihood):
 
 
 def test_errata_sign_of_the_decoder_bias():
-    """The printed cost has the decoder bias -b; it is the mirror picture of the tied bias +b on symmetric data."""
+    """The printed cost has the decoder bias -b; it is the mirror picture of the tied bias +b on
+    symmetric data.
+    """
     model = autoencoder.example()
     theta = torch.tensor([[0.7, -1.2], [2.0, 0.4]], dtype=torch.float64)
     w, b = theta[:, :1], theta[:, 1:]
@@ -673,7 +742,8 @@ def test_errata_sign_of_the_decoder_bias():
 
 
 def test_errata_dampings_of_section_8_5():
-    """Read as printed, 0.01 holds "for every case except the covariance", also for unlabelled data, which has 2.0.
+    """Read as printed, 0.01 holds "for every case except the covariance", also for unlabelled data,
+    which has 2.0.
 
     The two sentences agree only if "every case" means the cases not named before.
     """
@@ -686,11 +756,18 @@ def test_errata_dampings_of_section_8_5():
 
 
 def test_errata_column_of_the_tfd_comparison():
-    """Section 8.7 gives the comparison the metric of the same examples; under "different batch" none would be the same."""
-    split = training.Split(torch.arange(40.0)[:, None], torch.zeros(40), (), (), torch.arange(40.0, 100.0)[:, None])
+    """Section 8.7 gives the comparison the metric of the same examples; under "different batch"
+    none would be the same.
+    """
+    split = training.Split(
+        torch.arange(40.0)[:, None], torch.zeros(40), (), (), torch.arange(40.0, 100.0)[:, None]
+    )
     generator = torch.Generator().manual_seed(0)
     index, other = next(training.batches(40, 10, generator))
-    read = [training._metric_inputs(column, split, index, other, 5, generator) for column in ("same", "different", "added")]
+    read = [
+        training._metric_inputs(column, split, index, other, 5, generator)
+        for column in ("same", "different", "added")
+    ]
     assert read[0] == ()  # no inputs of its own: those of the gradient
     assert not set(read[1][0].flatten().tolist()) & set(split.x[index].flatten().tolist())
     assert torch.equal(read[2][0][:10], split.x[index]) and len(read[2][0]) == 15

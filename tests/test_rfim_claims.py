@@ -29,7 +29,9 @@ def test_nu_is_largest_where_the_neuron_is_linear():
 
 
 def test_a_diagonal_block_of_softmax_is_a_sigmoid_neuron():
-    """Given what the other classes sum up to, class i is a sigmoid neuron with logit a_i - log sum_j!=i exp a_j."""
+    """Given what the other classes sum up to, class i is a sigmoid neuron with logit a_i - log
+    sum_j!=i exp a_j.
+    """
     V, x = normal(3, 4), normal(3, seed=1)
     block = relative.softmax_rfim(V, x)[4:8, 4:8]
     a = V @ relative.augment(x)
@@ -54,7 +56,9 @@ def test_a_metric_needs_as_many_samples_as_weights():
 
 
 class LogNormalizer:
-    """The mirror log(1 + sum exp theta): dual parameters are the probabilities of all classes but the last."""
+    """The mirror log(1 + sum exp theta): dual parameters are the probabilities of all classes but
+    the last.
+    """
 
     def value(self, theta: torch.Tensor) -> torch.Tensor:
         return torch.cat([theta, theta.new_zeros(1)]).logsumexp(0)

@@ -52,7 +52,9 @@ def test_training_in_the_span_of_the_inputs_is_training_of_all_weights(natural):
     curves = single.train(single.neuron(x, t, "raw"), natural, rate, momentum, epochs=10, eps=0.01)
     Z = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     for curve, r, m in zip(curves, rate.tolist(), momentum.tolist(), strict=True):
-        assert torch.allclose(curve, torch.tensor(plain_loop(Z, t, natural, r, m, 0.01), **F64), atol=1e-10)
+        assert torch.allclose(
+            curve, torch.tensor(plain_loop(Z, t, natural, r, m, 0.01), **F64), atol=1e-10
+        )
     if natural:  # the damping divides by all parameters, constant pixels too
         other = torch.tensor(plain_loop(Z[:, [0, 1, 2, 3, 6]], t, True, 0.1, 0.0, 0.01), **F64)
         assert not torch.allclose(curves[0], other, atol=1e-6)
@@ -68,7 +70,9 @@ def test_white_coordinates_are_white_and_any_root_gives_the_same_curve():
     turned = single.Neuron(torch.cat([z @ rotation, problem.Z[:, -1:]], 1), t, problem.dim)
     one = torch.ones(1, **F64)
     for natural in (False, True):
-        curves = [single.train(p, natural, one, 0 * one, epochs=10, eps=0.01) for p in (problem, turned)]
+        curves = [
+            single.train(p, natural, one, 0 * one, epochs=10, eps=0.01) for p in (problem, turned)
+        ]
         assert torch.allclose(*curves, atol=1e-12)
 
 
@@ -77,7 +81,9 @@ def test_the_metric_is_the_fisher_matrix_of_the_neuron():
     problem, theta = single.neuron(x[:, :4], t, "raw"), normal(1, 5, seed=4)
     model = nn.Linear(5, 1, bias=False).double()
     model.weight.data.copy_(theta)
-    assert torch.allclose(problem.metric(theta)[0], metrics.fisher(model, problem.Z, Bernoulli()), atol=1e-12)
+    assert torch.allclose(
+        problem.metric(theta)[0], metrics.fisher(model, problem.Z, Bernoulli()), atol=1e-12
+    )
     hessian = torch.autograd.functional.jacobian(lambda th: problem.gradient(th[None])[0], theta[0])
     assert torch.allclose(problem.metric(theta)[0], hessian, atol=1e-12)
 
@@ -87,8 +93,10 @@ def test_natural_steps_coincide_as_the_damping_vanishes():
     one = torch.ones(1, **F64)
     gap = {}
     for eps in (1e-1, 1e-3, 1e-12):
-        raw, white = (single.train(single.neuron(x, t, name), True, one, 0 * one, epochs=10, eps=eps)
-                      for name in ("raw", "white"))  # fmt: skip
+        raw, white = (
+            single.train(single.neuron(x, t, name), True, one, 0 * one, epochs=10, eps=eps)
+            for name in ("raw", "white")
+        )
         gap[eps] = float((raw - white).abs().max())
     assert gap[1e-12] < 1e-9 and 1e-5 < gap[1e-3] < gap[1e-1]
 
@@ -98,7 +106,9 @@ def test_a_metric_that_has_vanished_ends_the_run_and_the_floor_does_too():
     rates, still = torch.tensor([1.0, 1e5], **F64), torch.zeros(2, **F64)
     curves = single.train(single.neuron(x, t, "raw"), True, rates, still, epochs=20, eps=1e-2)
     assert curves[0].isfinite().all() and math.isinf(curves[1, -1])
-    apart = single.neuron(torch.tensor([[-1.0], [1.0]], **F64), torch.tensor([0.0, 1.0], **F64), "raw")
+    apart = single.neuron(
+        torch.tensor([[-1.0], [1.0]], **F64), torch.tensor([0.0, 1.0], **F64), "raw"
+    )
     curves = single.train(apart, True, rates, still, epochs=60, eps=1e-2, floor=1e-12)
     assert (curves[:, -1] == 1e-12).all() and curves[1, 1] == 1e-12 < curves[0, 1]
     assert apart.minimum() is None
@@ -141,7 +151,7 @@ def test_stored_damping_gaps_fall_with_the_damping():
     assert gaps.shape[0] == 20 and (gaps[:, 0] > 50 * gaps[:, -1]).sum() >= 18
 
 
-# ------------------------------------------------------------------------------------------------------------ Section 4
+# ---- Section 4
 
 
 def test_ranks_obey_their_bounds_and_the_rfim_has_the_larger():
@@ -163,7 +173,9 @@ def test_a_step_of_the_largest_eigenvector_reaches_the_radius():
     metric = torch.diag(torch.tensor([4.0, 1.0], **F64))
     delta = geometry.balanced(torch.tensor([[0.1, 0.0], [0.0, 0.1]], **F64), metric)
     assert geometry.intrinsic(metric, delta).tolist() == pytest.approx([0.1, 0.05])
-    assert geometry.intrinsic(metric, torch.tensor([[0.1, 0.0]], **F64)).tolist() == pytest.approx([0.2])
+    assert geometry.intrinsic(metric, torch.tensor([[0.1, 0.0]], **F64)).tolist() == pytest.approx(
+        [0.2]
+    )
 
 
 def test_normalized_inputs_have_a_uniform_diagonal_and_white_ones_the_identity():

@@ -13,8 +13,15 @@ from natcompanion.figures import rfim as figures
 GRIDS = {
     "neuron": (figures.draw_neuron, figures.describe_neuron, figures.NEURON),
     "live neuron": (
-        figures.draw_live_neuron, figures.describe_live_neuron,
-        {"activation": ["sigmoid", "relu"], "scale": [0.1, 10.0], "eps": [1e-8, 1.0], "omega": [0.01], "iota": [0.0, 0.9]},
+        figures.draw_live_neuron,
+        figures.describe_live_neuron,
+        {
+            "activation": ["sigmoid", "relu"],
+            "scale": [0.1, 10.0],
+            "eps": [1e-8, 1.0],
+            "omega": [0.01],
+            "iota": [0.0, 0.9],
+        },
     ),
     "nu": (figures.draw_nu, figures.describe_nu, figures.NU),
     "ranks": (figures.draw_ranks, figures.describe_ranks, figures.RANKS),
@@ -23,7 +30,7 @@ GRIDS = {
     "figure 5": (figures.draw_figure5, figures.describe_figure5, figures.FIGURE5),
     "rngd": (figures.draw_rngd, figures.describe_rngd, figures.RNGD),
     "divergence": (figures.draw_divergence, figures.describe_divergence, figures.DIVERGENCE),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -44,7 +51,9 @@ def test_natural_steps_of_the_neuron_are_the_librarys(activation):
     x, t = figures.plane_samples()
     options = {"omega": 0.1} if activation == "relu" else {}
     full = torch.cat([w, w.new_zeros(1)])
-    assert torch.allclose(g, relative.neuron_rfim(full, x, activation, **options)[:2, :2], atol=1e-12)
+    assert torch.allclose(
+        g, relative.neuron_rfim(full, x, activation, **options)[:2, :2], atol=1e-12
+    )
     assert torch.allclose(steps["NGD"], steps["WhiteNGD"], atol=1e-6)
     damped = figures.neuron_steps(activation, 1.0, 0.5, 0.1, 0.0)[3]
     assert not torch.allclose(damped["NGD"], damped["WhiteNGD"], atol=1e-3)
@@ -52,7 +61,9 @@ def test_natural_steps_of_the_neuron_are_the_librarys(activation):
 
 
 def test_the_loss_of_the_neuron_has_the_metric_as_expected_curvature():
-    """The mean over labels drawn from the model of the score's square is nu, for each activation."""
+    """The mean over labels drawn from the model of the score's square is nu, for each
+    activation.
+    """
     a = torch.tensor([-1.5, 0.3, 2.0], dtype=torch.float64)
     for activation in ("sigmoid", "tanh"):
         p = torch.sigmoid(a if activation == "sigmoid" else 2 * a)
@@ -118,6 +129,9 @@ def test_numbers_of_figure_5_are_those_of_its_curves():
     assert numbers["digits_rngd"] == pytest.approx(math.exp(np.log(curves[:, -1]).mean()))
     assert numbers["digits_sgd_budget"] == pytest.approx(numbers["digits_sgd"])
     assert numbers["digits_rngd_budget"] > numbers["digits_rngd"]
-    assert numbers["digits_sgd_ratio"] == 1 and numbers["digits_sgd_reached"] == numbers["digits_steps"]
+    assert (
+        numbers["digits_sgd_ratio"] == 1
+        and numbers["digits_sgd_reached"] == numbers["digits_steps"]
+    )
     share = numbers["digits_steps"] / numbers["digits_rngd_ratio"]
     assert numbers["digits_rngd_reached"] == int(share) < numbers["digits_steps"]

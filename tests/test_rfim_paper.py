@@ -1,7 +1,7 @@
 """Every numbered equation of the rfim paper, and every misprint with its counter-example.
 
-Each test has a control: a nearby wrong form, often the printed one, that it tells apart from the right one. Responses are
-summed over one by one, Gaussian ones on a grid that is exact to float64.
+Each test has a control: a nearby wrong form, often the printed one, that it tells apart from the
+right one. Responses are summed over one by one, Gaussian ones on a grid that is exact to float64.
 """
 
 import itertools
@@ -48,7 +48,9 @@ SMOOTH = {"sigma": 0.7, "iota": 0.1, "omega": 0.3}
 ELU = {"sigma": 0.7, "alpha": 0.6}
 
 
-def brute(activation: str, w: torch.Tensor = W[0], x: torch.Tensor = X1, form: str = "scores", **options):
+def brute(
+    activation: str, w: torch.Tensor = W[0], x: torch.Tensor = X1, form: str = "scores", **options
+):
     """The metric of one neuron, or of a layer, at one input, summed over its responses."""
     w = torch.atleast_2d(w)
     y, volume = reference.responses(activation, len(w), options.get("sigma", 1.0))
@@ -63,7 +65,7 @@ def network(sizes=(4, 5, 4, 3), seed: int = 0) -> nn.Sequential:
     return nn.Sequential(*layers[:-1]).double()
 
 
-# Section 1 ------------------------------------------------------------------------------------------------------------
+# ---- Section 1
 
 
 def location_scale(theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -97,7 +99,9 @@ def test_equation_2():
 
 
 def test_equation_3():
-    """The Hessian at observed labels comes to the Fisher matrix, if the labels are those of the model."""
+    """The Hessian at observed labels comes to the Fisher matrix, if the labels are those of the
+    model.
+    """
     model, errors = network((2, 3, 2)), {}
     for n in (50, 20_000):
         x = normal(n, 2, seed=3)
@@ -113,11 +117,17 @@ def test_erratum_observed_metric_needs_labels_of_the_model():
 
 
 def test_erratum_orthogonal_parameters():
-    """E[d2 l / dΘi dΘj] summed against the Jacobian vanishes off the diagonal for orthogonal parameters."""
+    """E[d2 l / dΘi dΘj] summed against the Jacobian vanishes off the diagonal for orthogonal
+    parameters.
+    """
 
     def moments(theta, x):  # mean and second moment: not orthogonal
         variance = theta[1] - theta[0] ** 2
-        return -((x - theta[0]) ** 2) / (2 * variance) - 0.5 * variance.log() - math.log(2 * math.pi) / 2
+        return (
+            -((x - theta[0]) ** 2) / (2 * variance)
+            - 0.5 * variance.log()
+            - math.log(2 * math.pi) / 2
+        )
 
     omega = tensor([0.4, -0.2])  # mean and log standard deviation: orthogonal
     to_theta = lambda o: torch.stack([o[0], o[0] ** 2 + (2 * o[1]).exp()])
@@ -125,7 +135,8 @@ def test_erratum_orthogonal_parameters():
     I = reference.rfim(moments, to_theta(omega), LINE, CELL, "curvature")
     assert abs(float((J.mT @ I @ J)[0, 1])) < 1e-12
     assert abs(float(I[0, 1])) > 0.1
-    # Printed, there is one derivative more, by no parameter in particular. By the first, it does not vanish.
+    # Printed, there is one derivative more, by no parameter in particular. By the first, it does
+    # not vanish.
     theta = to_theta(omega)
     p = moments(theta, LINE).exp() * CELL
     thirds = torch.func.vmap(torch.func.jacrev(hessian(moments)), (None, 0))(theta, LINE)
@@ -135,7 +146,9 @@ def test_erratum_orthogonal_parameters():
 
 
 def test_erratum_cumulant_function():
-    """The Hessian of the log-normalizer is the Fisher matrix; that of the moment generating function is not."""
+    """The Hessian of the log-normalizer is the Fisher matrix; that of the moment generating
+    function is not.
+    """
     theta = tensor(0.7)
     second = hessian
     mu = torch.sigmoid(theta)
@@ -171,7 +184,9 @@ def test_erratum_dual_affine_map():
 
 
 def test_mixed_coordinates_make_the_metric_block_diagonal():
-    """Of an exponential family, some natural and the other moment parameters; the two bases are dual."""
+    """Of an exponential family, some natural and the other moment parameters; the two bases are
+    dual.
+    """
     theta = tensor([0.4, -0.7, 0.2])
     potential = lambda t: torch.logsumexp(torch.cat([t, t.new_zeros(1)]), 0)
     information = hessian(potential)(theta)
@@ -181,13 +196,15 @@ def test_mixed_coordinates_make_the_metric_block_diagonal():
     J = torch.linalg.inv(torch.func.jacrev(to_mixed)(theta))  # dΘ / dΩ
     mixed = J.mT @ information @ J
     assert float(mixed[0, 1:].norm()) < 1e-12 and float(information[0, 1:].norm()) > 0.1
-    by_moments = torch.linalg.inv(torch.func.jacrev(torch.func.grad(potential))(theta))  # columns d / dH_i
+    by_moments = torch.linalg.inv(
+        torch.func.jacrev(torch.func.grad(potential))(theta)
+    )  # columns d / dH_i
     assert (
         gap(by_moments.mT @ information, torch.eye(3)) < 1e-12
     )  # <d / dH_i, d / dΘ_j> = 1 for i = j, else 0
 
 
-# Section 2 ------------------------------------------------------------------------------------------------------------
+# ---- Section 2
 
 V = tensor([[0.8, -0.5, 0.2]])
 
@@ -221,7 +238,9 @@ def test_equation_5(small):
     _, theta, G = small
     for form in ("scores", "curvature"):
         each = [
-            reference.rfim(lambda t, y, x=x: tanh_softmax(t, x, y), theta, torch.arange(2), 1.0, form)
+            reference.rfim(
+                lambda t, y, x=x: tanh_softmax(t, x, y), theta, torch.arange(2), 1.0, form
+            )
             for x in X
         ]
         assert gap(G, sum(each) / len(X)) < 1e-12
@@ -234,7 +253,9 @@ def test_equation_6(small):
     squares, means = [], []
     for x in X:
         p = tanh_softmax(theta, x, torch.arange(2)).exp()
-        change = torch.func.jacrev(lambda t, x=x: tanh_softmax(t, x, torch.arange(2)))(theta) @ delta
+        change = (
+            torch.func.jacrev(lambda t, x=x: tanh_softmax(t, x, torch.arange(2)))(theta) @ delta
+        )
         squares.append(p @ change**2)
         means.append((p @ change) ** 2)
     assert gap(delta @ G @ delta, torch.stack(squares).mean()) < 1e-12
@@ -266,7 +287,9 @@ def test_equation_7():
 
 
 def test_erratum_sum_and_mean():
-    """With the summed loss of Section 2 and the mean metric of Eq. 5 the step is n times too long."""
+    """With the summed loss of Section 2 and the mean metric of Eq. 5 the step is n times too
+    long.
+    """
     x, t = normal(30, 3, seed=2), (normal(30, 1, seed=3) > 0).double()
     torch.manual_seed(0)
     model = nn.Linear(3, 1).double()
@@ -289,13 +312,17 @@ def test_equation_8():
         with torch.no_grad():
             model.weight.copy_(start[None])
         G = metrics.fisher(model, inputs, Bernoulli())
-        steps[name] = damped_solve(G, reference.gradients(model, inputs, t, Bernoulli()).mean(0), 0.0)
+        steps[name] = damped_solve(
+            G, reference.gradients(model, inputs, t, Bernoulli()).mean(0), 0.0
+        )
     assert gap(J @ steps["theta"], steps["lambda"]) < 1e-10
     assert gap(steps["theta"], steps["lambda"]) > 0.1
 
 
 def test_online_natural_gradient_is_fisher_efficient():
-    """With step size 1/t the variance of the estimate comes to the Cramér-Rao bound; that of the gradient does not."""
+    """With step size 1/t the variance of the estimate comes to the Cramér-Rao bound; that of the
+    gradient does not.
+    """
     runs, n, truth = 5000, 600, tensor(0.8)
     draws = torch.Generator().manual_seed(0)
     natural = plain = torch.zeros(runs, dtype=torch.float64)
@@ -308,7 +335,7 @@ def test_online_natural_gradient_is_fisher_efficient():
     assert float((plain - truth).square().mean()) > 2 * float(bound)
 
 
-# Section 3 ------------------------------------------------------------------------------------------------------------
+# ---- Section 3
 
 
 def test_equation_9(small):
@@ -331,7 +358,9 @@ def test_equation_10():
     old, new = (reference.layer_log_prob(w[None], X1, y, "sigmoid") for w in (W[0], W[0] + delta))
     square = delta @ brute("sigmoid") @ delta
     divergence = old.exp() @ (old - new)
-    assert gap(2 * divergence, square) < 1e-2  # the distance is twice the divergence to second order
+    assert (
+        gap(2 * divergence, square) < 1e-2
+    )  # the distance is twice the divergence to second order
     assert gap(divergence, square) > 0.4
 
 
@@ -375,7 +404,11 @@ def test_erratum_sign_is_the_sigmoid():
     """The printed name of the activation is that of another function, whose metric is 0."""
     test_equation_13()
     t = tensor(0.5).requires_grad_()
-    assert float(torch.autograd.grad(torch.sign(t), t)[0]) == 0 < float(relative.nu("sigmoid", t.detach()))
+    assert (
+        float(torch.autograd.grad(torch.sign(t), t)[0])
+        == 0
+        < float(relative.nu("sigmoid", t.detach()))
+    )
 
 
 def test_equation_14():
@@ -418,7 +451,10 @@ def test_equation_17():
     assert gap(value, right) < 1e-13
     for omega in (1e-2, 1e-4, 1e-6):
         hard = relative.activate("relu", T, iota=0.1)
-        assert float((relative.activate("relu", T, iota=0.1, omega=omega) - hard).abs().max()) <= 0.7 * omega
+        assert (
+            float((relative.activate("relu", T, iota=0.1, omega=omega) - hard).abs().max())
+            <= 0.7 * omega
+        )
     printed = 0.25 * torch.log(torch.exp(T / 0.25) + torch.exp(T / 0.25))
     assert gap(printed, T + 0.25 * math.log(2)) < 1e-12  # a straight line
     assert gap(printed, value) > 0.5
@@ -432,7 +468,9 @@ def test_equation_18():
     for w in W:
         s = torch.sigmoid(0.9 / 0.3 * w @ A1)
         assert gap(relative.nu("relu", w @ A1, **SMOOTH), (0.1 + 0.9 * s) ** 2 / 0.7**2) < 1e-14
-        assert gap(relative.neuron_rfim(w, X1, "relu", **SMOOTH), brute("relu", w, **SMOOTH)) < 1e-12
+        assert (
+            gap(relative.neuron_rfim(w, X1, "relu", **SMOOTH), brute("relu", w, **SMOOTH)) < 1e-12
+        )
         assert gap((0.1 + 0.9 * s) / 0.7**2 * XX, brute("relu", w, **SMOOTH)) > 0.01
     far, near, zero = tensor(1.0), tensor(-1.0), tensor(0.0)
     assert gap(relative.nu("relu", far, omega=0.02), 1) < 1e-12
@@ -441,7 +479,10 @@ def test_equation_18():
 
 
 def test_equation_19():
-    assert gap(relative.activate("elu", T, alpha=0.6), torch.where(T >= 0, T, 0.6 * (T.exp() - 1))) < 1e-14
+    assert (
+        gap(relative.activate("elu", T, alpha=0.6), torch.where(T >= 0, T, 0.6 * (T.exp() - 1)))
+        < 1e-14
+    )
     assert gap(relative.activate("elu", T, alpha=0.6), nn.functional.elu(T, 0.6)) < 1e-14
     assert gap(relative.activate("elu", T, alpha=0.6), relative.activate("elu", T)) > 0.01
 
@@ -452,7 +493,9 @@ def test_equation_20():
         right = torch.where(a >= 0, torch.ones_like(a), 0.36 * (2 * a).exp()) / 0.49
         assert gap(relative.nu("elu", a, **ELU), right) < 1e-14
         assert gap(relative.neuron_rfim(w, X1, "elu", **ELU), brute("elu", w, **ELU)) < 1e-12
-    assert float(a) < 0 and gap(0.6 * a.exp() / 0.49 * XX, brute("elu", w, **ELU)) > 0.1  # not squared
+    assert (
+        float(a) < 0 and gap(0.6 * a.exp() / 0.49 * XX, brute("elu", w, **ELU)) > 0.1
+    )  # not squared
 
 
 def test_erratum_continuity_of_elu():
@@ -479,19 +522,21 @@ def test_equation_21(activation, options):
     for w in W:
         right = torch.stack([brute(activation, w, x, **options) for x in X]).mean(0)
         assert gap(relative.neuron_rfim(w, X, activation, **options), right) < 1e-12
-        assert gap(relative.neuron_rfim(w - tensor([0, 0, 2]), X, activation, **options), right) > 0.01 or (
-            activation == "linear"
-        )
+        assert gap(
+            relative.neuron_rfim(w - tensor([0, 0, 2]), X, activation, **options), right
+        ) > 0.01 or (activation == "linear")
 
 
 def test_erratum_nu_may_be_zero():
-    """ "A positive coefficient" fails for the hard ReLU, and in the reference to Eq. 20 elu is left out."""
+    """ "A positive coefficient" fails for the hard ReLU, and in the reference to Eq. 20 elu is left
+    out.
+    """
     assert float(relative.nu("relu", tensor(-1.0))) == 0
     assert float(relative.nu("relu", tensor(-1.0), iota=0.1)) > 0
     test_equation_20()
 
 
-# Section 3.2 ----------------------------------------------------------------------------------------------------------
+# ---- Section 3.2
 
 
 def test_equation_22():
@@ -500,7 +545,8 @@ def test_equation_22():
     assert gap(torch.block_diag(block, block), brute("linear", W, sigma=0.7)) < 1e-12
     assert (
         gap(
-            torch.block_diag(*relative.layer_rfim(W, X1, "linear", sigma=0.7)), torch.block_diag(block, block)
+            torch.block_diag(*relative.layer_rfim(W, X1, "linear", sigma=0.7)),
+            torch.block_diag(block, block),
         )
         < 1e-14
     )
@@ -540,12 +586,16 @@ def test_equation_25():
     assert gap(G, right) < 1e-12
     assert gap(torch.kron(torch.diag(eta) - torch.outer(eta, eta), XX), right) < 1e-12
     assert gap(torch.kron(torch.diag(eta), XX), right) > 0.1
-    logits = eta.log() - (1 - eta).log()  # a block is a sigmoid neuron at the class's own probability
+    logits = (
+        eta.log() - (1 - eta).log()
+    )  # a block is a sigmoid neuron at the class's own probability
     assert gap(G[3:6, 3:6], relative.nu("sigmoid", logits[1]) * XX) < 1e-12
 
 
 def test_erratum_softmax_is_always_singular():
-    """The same change of all rows has length 0, whatever the data; the rank is at most (m - 1) (D + 1)."""
+    """The same change of all rows has length 0, whatever the data; the rank is at most (m - 1) (D +
+    1).
+    """
     x = normal(200, 2, seed=5)
     G = relative.softmax_rfim(S, x)
     for k in range(3):
@@ -588,7 +638,10 @@ def test_erratum_slope_in_two_layers(activation, options):
     y, volume = reference.responses(activation, 1, options.get("sigma", 1.0))
     one = C[:1]
     right = reference.rfim(
-        lambda t, y: reference.two_layer_log_prob(t, one, X1, y, activation, **options), W, y, volume
+        lambda t, y: reference.two_layer_log_prob(t, one, X1, y, activation, **options),
+        W,
+        y,
+        volume,
     )
     assert gap(relative.two_layer_rfim(W, one, X1, activation, **options), right) < 1e-12
     shape = {key: value for key, value in options.items() if key != "sigma"}
@@ -598,11 +651,13 @@ def test_erratum_slope_in_two_layers(activation, options):
     assert gap(printed, right) > 0.1
 
 
-# Section 4 ------------------------------------------------------------------------------------------------------------
+# ---- Section 4
 
 
 def test_equation_27():
-    """The Fisher matrix of a network with one binary output, from its mean; averaged over the samples."""
+    """The Fisher matrix of a network with one binary output, from its mean; averaged over the
+    samples.
+    """
     model, x = network((4, 5, 4, 1)), normal(7, 4, seed=1)
     mean = torch.sigmoid(model(x))[:, 0]
     rows = torch.stack([reference.gradient(model, mu) for mu in mean])
@@ -626,7 +681,9 @@ def test_erratum_rank_with_many_classes():
 
 
 def test_erratum_rank_of_a_layer():
-    """The rank of a layer's metric is at most min(n, D + 1) m; n m is reached for few samples only."""
+    """The rank of a layer's metric is at most min(n, D + 1) m; n m is reached for few samples
+    only.
+    """
     for samples in (2, 5, 7, 10, 40):
         model, x = network((6, 8, 1)), normal(samples, 6, seed=1)
         assert relative.rank(relative.network_rfim(model, x, Bernoulli())[0]) == min(samples, 7) * 8
@@ -637,7 +694,9 @@ def test_erratum_rank_of_a_layer():
 
 
 def test_rank_of_the_blocks_of_the_fisher_matrix():
-    """A layer's block has the rank n of the whole, as long as the layer has n parameters; the relative metric far more."""
+    """A layer's block has the rank n of the whole, as long as the layer has n parameters; the
+    relative metric far more.
+    """
     model, x = network((6, 8, 8, 1)), normal(9, 6, seed=1)
     G = metrics.fisher(model, x, Bernoulli())
     assert [relative.rank(block) for block in relative.fisher_blocks(G, model)] == [9, 9, 9]
@@ -653,7 +712,9 @@ def test_last_layer_metric_is_the_block_of_the_fisher_matrix():
 
 
 def test_metric_is_invariant_to_the_rest_of_the_network():
-    """Another width, depth, activation or output after a layer changes its Fisher block, but not its own metric."""
+    """Another width, depth, activation or output after a layer changes its Fisher block, but not
+    its own metric.
+    """
     torch.manual_seed(0)
     first, x = [nn.Linear(4, 5), nn.Tanh()], normal(9, 4, seed=1)
     tails = [
@@ -664,12 +725,15 @@ def test_metric_is_invariant_to_the_rest_of_the_network():
     models = [(nn.Sequential(*first, *tail).double(), likelihood) for tail, likelihood in tails]
     own = [relative.network_rfim(model, x, likelihood)[0] for model, likelihood in models]
     assert all(torch.equal(one, own[0]) for one in own)
-    blocks = [relative.fisher_blocks(metrics.fisher(m, x, likelihood), m)[0] for m, likelihood in models]
+    blocks = [
+        relative.fisher_blocks(metrics.fisher(m, x, likelihood), m)[0] for m, likelihood in models
+    ]
     assert min(gap(a, b) for a, b in itertools.combinations(blocks, 2)) > 0.1
 
 
 def test_metrics_are_blocks_of_the_fisher_matrix_with_stochastic_neurons():
-    """If the hidden units are random and seen, the Fisher matrix has the relative metrics as blocks, and nothing else.
+    """If the hidden units are random and seen, the Fisher matrix has the relative metrics as
+    blocks, and nothing else.
 
     If they are not seen, it is smaller: the marginal one of Eq. 4.
     """
@@ -682,7 +746,9 @@ def test_metrics_are_blocks_of_the_fisher_matrix_with_stochastic_neurons():
     states = reference.all_states(2, (0.0, 1.0))
     p = reference.layer_log_prob(W, X1, states, "sigmoid").exp()
     first = torch.block_diag(*relative.layer_rfim(W, X1, "sigmoid"))
-    second = sum(p_h * relative.neuron_rfim(V[0], h, "sigmoid") for p_h, h in zip(p, states, strict=True))
+    second = sum(
+        p_h * relative.neuron_rfim(V[0], h, "sigmoid") for p_h, h in zip(p, states, strict=True)
+    )
     assert gap(torch.block_diag(first, second), complete) < 1e-12
     marginal = reference.rfim(lambda t, y: joint(t, y).logsumexp(0), theta, y)
     assert gap(marginal, complete) > 0.1
@@ -691,7 +757,9 @@ def test_metrics_are_blocks_of_the_fisher_matrix_with_stochastic_neurons():
 
 
 def test_balanced_subsystems():
-    """Scaled to a largest eigenvalue of 1, two layers change their responses alike for steps of the same length."""
+    """Scaled to a largest eigenvalue of 1, two layers change their responses alike for steps of the
+    same length.
+    """
     radius = 1e-3
     layers = {"tanh": (W, X1), "relu": (3 * W, 10 * X1)}
     changes = {}
@@ -712,7 +780,7 @@ def test_balanced_subsystems():
     assert changes["relu", False] > 20 * changes["tanh", False]
 
 
-# Section 5 ------------------------------------------------------------------------------------------------------------
+# ---- Section 5
 
 
 def test_equation_28():
@@ -723,7 +791,9 @@ def test_equation_28():
     assert float((moments - torch.eye(4, dtype=torch.float64)).norm()) < 1e-10
     raw = relative.augment(x)
     assert float((raw.mT @ raw / len(raw) - torch.eye(4, dtype=torch.float64)).norm()) > 1
-    theta = normal(4, seed=2)  # the same function of x for another parameter: θ' = (A^T θ, θ_0 - θ^T A a)
+    theta = normal(
+        4, seed=2
+    )  # the same function of x for another parameter: θ' = (A^T θ, θ_0 - θ^T A a)
     A, a = whitener.matrix, whitener.mean
     other = torch.cat([A.mT @ theta[:3], (theta[3] - theta[:3] @ A @ a)[None]])
     assert gap(raw @ other, z @ theta) < 1e-12
@@ -761,7 +831,9 @@ def test_equation_30():
 
 
 def test_erratum_two_epsilons():
-    """One ε would be its own value times tr(g)/D; with 10^-2 itself as the damping the step is another."""
+    """One ε would be its own value times tr(g)/D; with 10^-2 itself as the damping the step is
+    another.
+    """
     w, x, y = digits()
     gradient, G = torch.func.grad(cross_entropy)(w, x, y), relative.neuron_rfim(w, x, "sigmoid")
     assert relative.relative_damping(G) == pytest.approx(1e-2 * float(G.trace()) / 3)
@@ -770,7 +842,9 @@ def test_erratum_two_epsilons():
 
 
 def test_erratum_dependence_on_the_coordinates():
-    """Whitening, a linear map, changes the natural gradient through the damping only, at any step size."""
+    """Whitening, a linear map, changes the natural gradient through the damping only, at any step
+    size.
+    """
     w, x, y = digits()
     whitener = Whitener("zca").fit(x)
     A, a = whitener.matrix, whitener.mean
@@ -786,7 +860,9 @@ def test_erratum_dependence_on_the_coordinates():
 
 
 def test_erratum_full_batches():
-    """At the step size 1, natural steps on all samples converge; on batches of 100 they run away until the metric vanishes."""
+    """At the step size 1, natural steps on all samples converge; on batches of 100 they run away
+    until the metric vanishes.
+    """
     x, y = single.digits("3v5", 7, 800, 0)
     w = start = x.new_zeros(x.shape[1] + 1)
     for _ in range(8):
@@ -830,7 +906,10 @@ def test_equation_31(layer):
     right = -0.1 * solve(relative.layer_rfim(before, x, "tanh") + 1e-2 * EYE, gradient)
     step = weights(model[0]) - before
     assert gap(step, right) < 1e-10
-    assert gap(-0.1 * solve(relative.linear_rfim(x).expand(2, 4, 4) + 1e-2 * EYE, gradient), step) > 0.1
+    assert (
+        gap(-0.1 * solve(relative.linear_rfim(x).expand(2, 4, 4) + 1e-2 * EYE, gradient), step)
+        > 0.1
+    )
 
 
 def test_equations_32_and_33(layer):
@@ -871,11 +950,14 @@ def test_erratum_step_size_of_rngd():
 
 
 def test_batch_normalization_makes_the_diagonal_uniform():
-    """It does; but the correlations stay, and with them the condition number. Independent features are well conditioned."""
+    """It does; but the correlations stay, and with them the condition number. Independent features
+    are well conditioned.
+    """
     scales = tensor([1e-2, 1.0, 30.0])
     independent = normal(4000, 3, seed=1) * scales + scales
     mixed = (
-        normal(4000, 3, seed=1) @ tensor([[1, 0.99, 0.99], [0, 0.1, 0.05], [0, 0, 0.05]]) * scales + scales
+        normal(4000, 3, seed=1) @ tensor([[1, 0.99, 0.99], [0, 0.1, 0.05], [0, 0, 0.05]]) * scales
+        + scales
     )
     condition = {}
     for name, x in (("independent", independent), ("mixed", mixed)):
@@ -889,7 +971,9 @@ def test_batch_normalization_makes_the_diagonal_uniform():
 
 
 def test_informative_samples_are_those_with_a_gradient():
-    """A ReLU neuron learns from the samples with nu = 1 only; its own metric whitens these, the linear one does not."""
+    """A ReLU neuron learns from the samples with nu = 1 only; its own metric whitens these, the
+    linear one does not.
+    """
     model, x = network((3, 2, 1)), normal(400, 3, seed=1) + 0.5
     model[1] = nn.ReLU()
     W = weights(model[0])
@@ -900,13 +984,16 @@ def test_informative_samples_are_those_with_a_gradient():
         model(sample[None]).square().sum().backward()
         assert torch.equal(model[0].weight.grad.abs().sum(1) > 0, weight > 0)
     rows = relative.augment(x)[nu[:, 0] == 1]
-    for G, white in ((relative.layer_rfim(W, x, "relu")[0], True), (relative.linear_rfim(x), False)):
+    for G, white in (
+        (relative.layer_rfim(W, x, "relu")[0], True),
+        (relative.linear_rfim(x), False),
+    ):
         z = torch.linalg.solve_triangular(torch.linalg.cholesky(G), rows.mT, upper=False)
         off = (z @ z.mT / len(rows)).triu(1).abs().max()
         assert bool(off < 1e-10) == white and bool(off > 0.1) != white
 
 
-# Section 6 ------------------------------------------------------------------------------------------------------------
+# ---- Section 6
 
 
 class Softplus:
@@ -923,7 +1010,8 @@ class Softplus:
 
 
 def test_erratum_metric_of_mirror_descent():
-    """Mirror descent with potential F is natural gradient in H = ∇F(Θ), with the metric ∇²F*(H) there.
+    """Mirror descent with potential F is natural gradient in H = ∇F(Θ), with the metric ∇²F*(H)
+    there.
 
     ∇²F(Θ) is the same metric in the coordinates Θ; as a matrix it is the inverse.
     """
@@ -943,7 +1031,9 @@ def test_erratum_metric_of_mirror_descent():
 
 
 def test_erratum_gradient_in_the_bregman_divergence():
-    """The gradient is that at the second argument; at the first the printed form is never positive, and no distance."""
+    """The gradient is that at the second argument; at the first the printed form is never positive,
+    and no distance.
+    """
     mirror, old = Softplus(), tensor([0.3, 0.8])
     for new in (tensor([1.0, -0.5]), tensor([0.3, 0.9])):
         right = bregman_divergence(mirror, new, old)
@@ -953,7 +1043,9 @@ def test_erratum_gradient_in_the_bregman_divergence():
 
 
 def test_erratum_two_roles_of_F():
-    """With the potential's own gradient in the place of the cost's, the step only shrinks the dual parameters."""
+    """With the potential's own gradient in the place of the cost's, the step only shrinks the dual
+    parameters.
+    """
     theta, mirror, rate = tensor([0.3, 0.8]), Softplus(), 0.05
 
     def objective(q, slope):
@@ -975,7 +1067,9 @@ ORDINAL = (POINTS[:, None] - POINTS).abs()
 
 
 def binomial(theta: torch.Tensor) -> torch.Tensor:
-    """Probabilities of 0, ..., 5 under a tilted binomial; theta holds a linear and a quadratic coefficient."""
+    """Probabilities of 0, ..., 5 under a tilted binomial; theta holds a linear and a quadratic
+    coefficient.
+    """
     return torch.softmax(theta[0] * POINTS + theta[1] * POINTS**2 / 5, 0)
 
 
@@ -993,7 +1087,9 @@ def test_energy_information_is_the_second_order_of_the_energy_distance():
 
 
 def test_energetic_gradient_generalizes_the_natural_gradient():
-    """For one distance, which depends on the distribution, the energy information is the Fisher matrix."""
+    """For one distance, which depends on the distribution, the energy information is the Fisher
+    matrix.
+    """
     theta = tensor([0.2, -0.3])
     p = binomial(theta)
     distance = (1 / p[:, None] + 1 / p) / 2 * (1 - torch.eye(6, dtype=torch.float64))
@@ -1004,7 +1100,9 @@ def test_energetic_gradient_generalizes_the_natural_gradient():
 
 
 def test_erratum_energy_distance():
-    """With a minus before d(X, X') the distance of a distribution to itself is 0; as printed there is none."""
+    """With a minus before d(X, X') the distance of a distribution to itself is 0; as printed there
+    is none.
+    """
     p = binomial(tensor([0.2, -0.3]))
     assert abs(float(reference.energy_distance(p, p, ORDINAL))) < 1e-14
     assert float(2 * p @ ORDINAL @ p + p @ ORDINAL @ p - p @ ORDINAL @ p) > 1
@@ -1029,7 +1127,9 @@ def test_erratum_information_of_a_statistic():
 
 
 def test_natural_gradient_may_diverge_where_the_gradient_converges():
-    """A sigmoid neuron whose targets are all 1/2: the step is w - γ sinh w, and overshoots more each time."""
+    """A sigmoid neuron whose targets are all 1/2: the step is w - γ sinh w, and overshoots more
+    each time.
+    """
     x, y, start = tensor([[1.0], [-1.0]]), tensor([0.5, 0.5]), tensor([2.5, 0.0])
     natural, damped, plain = start, start, start
     for _ in range(2):
@@ -1038,7 +1138,9 @@ def test_natural_gradient_may_diverge_where_the_gradient_converges():
         natural, damped = after, relative.neuron_step(damped, x, y)
     for _ in range(200):
         plain = plain - torch.func.grad(cross_entropy)(plain, x, y)
-    assert float(natural[0].abs()) > 10 and float(damped[0].abs()) > 10  # the relative damping does not help
+    assert (
+        float(natural[0].abs()) > 10 and float(damped[0].abs()) > 10
+    )  # the relative damping does not help
     assert float(plain.norm()) < 1e-6
     inside = tensor([2.0, 0.0])  # within the threshold, 2.18, it converges fast
     for _ in range(6):
@@ -1046,7 +1148,7 @@ def test_natural_gradient_may_diverge_where_the_gradient_converges():
     assert float(inside.norm()) < 1e-6
 
 
-# Appendix A -----------------------------------------------------------------------------------------------------------
+# ---- Appendix A
 
 
 def derivative(function) -> torch.Tensor:
@@ -1067,13 +1169,18 @@ def test_equations_38_and_39():
     s = 1 / (1 + torch.exp(-T))
     assert gap(relative.activate("sigmoid", T), s) < 1e-14
     assert gap(relative.slope("sigmoid", T), s * (1 - s)) < 1e-13
-    assert gap(derivative(torch.sigmoid), s * (1 - s)) < 1e-8 and gap(derivative(torch.sigmoid), s) > 0.1
+    assert (
+        gap(derivative(torch.sigmoid), s * (1 - s)) < 1e-8
+        and gap(derivative(torch.sigmoid), s) > 0.1
+    )
 
 
 def test_equation_41():
     f = lambda t: 0.25 * torch.log(torch.exp(0.1 * t / 0.25) + torch.exp(t / 0.25))
     assert gap(relative.slope("relu", T, iota=0.1, omega=0.25), derivative(f)) < 1e-8
-    assert gap(0.1 + 0.9 * torch.sigmoid(T / 0.25), derivative(f)) > 1e-3  # without 1 - ι in the exponent
+    assert (
+        gap(0.1 + 0.9 * torch.sigmoid(T / 0.25), derivative(f)) > 1e-3
+    )  # without 1 - ι in the exponent
 
 
 def test_equations_42_and_43():
@@ -1083,11 +1190,13 @@ def test_equations_42_and_43():
     assert gap(relative.slope("elu", T), derivative(f)) > 0.01
 
 
-# Appendix B to E ------------------------------------------------------------------------------------------------------
+# ---- Appendix B to E
 
 
 def slopes_of_probabilities(activation: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities of the two responses of a Bernoulli neuron and their gradients, (2,) and (2, 3)."""
+    """Probabilities of the two responses of a Bernoulli neuron and their gradients, (2,) and (2,
+    3).
+    """
     y, _ = reference.responses(activation)
     function = lambda w: reference.layer_log_prob(w[None], X1, y, activation).exp()
     return function(W[0]), torch.func.jacrev(function)(W[0])
@@ -1097,7 +1206,9 @@ def test_equations_44_to_46():
     for activation in ("tanh", "sigmoid"):
         (minus, plus), (d_minus, d_plus) = slopes_of_probabilities(activation)
         outer = torch.outer(d_plus, d_plus)
-        assert gap(outer / plus + torch.outer(d_minus, d_minus) / minus, brute(activation)) < 1e-12  # 44
+        assert (
+            gap(outer / plus + torch.outer(d_minus, d_minus) / minus, brute(activation)) < 1e-12
+        )  # 44
         assert float((d_plus + d_minus).norm()) < 1e-14  # 45
         assert gap(outer / (plus * minus), brute(activation)) < 1e-12  # 46
         assert gap(outer / plus, brute(activation)) > 0.1
@@ -1112,7 +1223,9 @@ def test_equations_47_to_50():
     mu = torch.tanh(W[0] @ A1)
     assert gap((1 - mu**2) * XX, brute("tanh")) < 1e-12
     d_mu = torch.func.jacrev(lambda w: torch.tanh(w @ A1))(W[0])
-    assert gap(torch.outer(d_mu / 2, d_mu / 2) / ((1 - mu) / 2 * (1 + mu) / 2), brute("tanh")) < 1e-12
+    assert (
+        gap(torch.outer(d_mu / 2, d_mu / 2) / ((1 - mu) / 2 * (1 + mu) / 2), brute("tanh")) < 1e-12
+    )
     assert (
         gap(torch.outer(d_mu, d_mu) / ((1 - mu) / 2 * (1 + mu) / 2), brute("tanh")) > 1
     )  # without the halves
@@ -1158,7 +1271,9 @@ def test_equation_58():
     """A Gaussian neuron: the outer product of the gradient of its mean, over σ²."""
     for activation, options in (("relu", SMOOTH), ("elu", ELU), ("linear", {"sigma": 0.7})):
         shape = {key: value for key, value in options.items() if key != "sigma"}
-        d_mu = torch.func.jacrev(lambda w, f=activation, o=shape: reference.activation(f, w @ A1, **o))(W[1])
+        d_mu = torch.func.jacrev(
+            lambda w, f=activation, o=shape: reference.activation(f, w @ A1, **o)
+        )(W[1])
         assert gap(torch.outer(d_mu, d_mu) / 0.49, brute(activation, W[1], **options)) < 1e-12
         assert gap(torch.outer(d_mu, d_mu) / 0.7, brute(activation, W[1], **options)) > 0.2
 
@@ -1175,7 +1290,7 @@ def test_equations_61_to_63():
     assert gap(torch.exp(W[1] @ A1) * A1, d_mu) > 0.5
 
 
-# Appendix F to I ------------------------------------------------------------------------------------------------------
+# ---- Appendix F to I
 
 
 def test_equations_64_and_65():
@@ -1207,7 +1322,9 @@ def test_equations_66_to_70():
     assert gap(scores, residual[..., None] * A1 / 0.49) < 1e-12  # 66
     assert gap(scores, -residual[..., None] * A1 / 0.49) > 1
     products = torch.einsum("kia,kjb->kijab", scores, scores)
-    assert gap(products, torch.einsum("ki,kj,ab->kijab", residual, residual, XX) / 0.7**4) < 1e-12  # 67
+    assert (
+        gap(products, torch.einsum("ki,kj,ab->kijab", residual, residual, XX) / 0.7**4) < 1e-12
+    )  # 67
     blocks = torch.einsum("k,kijab->ijab", p, products)
     assert float(blocks[0, 1].norm()) < 1e-12  # 68
     assert gap(blocks[0, 0], XX / 0.49) < 1e-12 and gap(blocks[1, 1], XX / 0.49) < 1e-12  # 69
@@ -1225,7 +1342,10 @@ def test_equations_71_and_72():
     """The neurons of a layer answer independently."""
     y, volume = reference.responses("relu", 2, 0.7)
     whole = reference.layer_log_prob(W, X1, y, "relu", **SMOOTH)
-    parts = [reference.layer_log_prob(W[i : i + 1], X1, y[:, i : i + 1], "relu", **SMOOTH) for i in range(2)]
+    parts = [
+        reference.layer_log_prob(W[i : i + 1], X1, y[:, i : i + 1], "relu", **SMOOTH)
+        for i in range(2)
+    ]
     assert gap(sum(parts), whole) < 1e-13 and gap(whole.exp().sum() * volume, 1) < 1e-12
     assert gap(sum(parts[::-1]) / 2, whole) > 0.1
 
@@ -1260,8 +1380,12 @@ def test_equations_75_to_79():
         assert gap(hessians[label], right) < 1e-12  # 78: the same for every label
     assert gap(relative.softmax_rfim(S, X1), -right.reshape(9, 9)) < 1e-12  # 79
     assert gap(relative.softmax_rfim(S, X1), right.reshape(9, 9)) > 1
-    # The printed index i in numerator and sum: Σ_i of p(y=i) would be taken at the same label, giving 1/m.
-    assert gap(torch.stack([scores[i] / sum(scores[i] for _ in range(3)) for i in range(3)]), eta) > 0.1
+    # The printed index i in numerator and sum: Σ_i of p(y=i) would be taken at the same label,
+    # giving 1/m.
+    assert (
+        gap(torch.stack([scores[i] / sum(scores[i] for _ in range(3)) for i in range(3)]), eta)
+        > 0.1
+    )
 
 
 def test_erratum_index_of_the_softmax_sum():
@@ -1278,11 +1402,13 @@ def test_equations_80_and_81():
         assert gap(J.mT @ J, brute_two_layers(activation)) > 0.05
 
 
-# Figure 5 -------------------------------------------------------------------------------------------------------------
+# ---- Figure 5
 
 
 def test_erratum_sharp_ratio():
-    """ "The training cost over the last τ M iterations" is no ratio: its mean and deviation are; M is 100 epochs of 550."""
+    """ "The training cost over the last τ M iterations" is no ratio: its mean and deviation are; M
+    is 100 epochs of 550.
+    """
     costs = torch.linspace(2, 0, 1000, dtype=torch.float64)
     mean, std = relative.sharp_ratio(costs, 0.1)
     assert mean == pytest.approx(float(costs[-100:].mean())) and std == pytest.approx(

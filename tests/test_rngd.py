@@ -1,4 +1,6 @@
-"""RNGD: a naive twin, closed forms, convolutions, resuming and copying, degenerate units, refusals."""
+"""RNGD: a naive twin, closed forms, convolutions, resuming and copying, degenerate units,
+refusals.
+"""
 
 import copy
 import gc
@@ -24,14 +26,18 @@ named = pytest.mark.parametrize("activation", ACTIVATIONS)
 def mlp(sizes=(5, 4, 4, 3), activation="relu", seed=0, dtype=torch.float64):
     torch.manual_seed(seed)
     layers = [
-        m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), copy.copy(ACTIVATIONS[activation]))
+        m
+        for a, b in itertools.pairwise(sizes)
+        for m in (nn.Linear(a, b), copy.copy(ACTIVATIONS[activation]))
     ]
     return nn.Sequential(*layers[:-1]).to(dtype)
 
 
 def batch(step=0, n=12, d=5, classes=3, dtype=torch.float64):
     g = torch.Generator().manual_seed(100 + step)
-    return torch.randn(n, d, generator=g, dtype=dtype) + 0.5, torch.randint(classes, (n,), generator=g)
+    return torch.randn(n, d, generator=g, dtype=dtype) + 0.5, torch.randint(
+        classes, (n,), generator=g
+    )
 
 
 def descend(model, optimizer, steps, start=0, **options):
@@ -50,10 +56,26 @@ def with_one(x):
     return torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
 
 
-def naive(model, activation, steps, *, lr=0.2, eps=0.05, period=3, decay=0.8, every=1, late=False, flatten=False):
-    """RNGD with a loop over neurons; ``late`` refreshes after the step, ``flatten`` sets nu to 1: both are wrong."""
+def naive(
+    model,
+    activation,
+    steps,
+    *,
+    lr=0.2,
+    eps=0.05,
+    period=3,
+    decay=0.8,
+    every=1,
+    late=False,
+    flatten=False,
+):
+    """RNGD with a loop over neurons; ``late`` refreshes after the step, ``flatten`` sets nu to 1:
+    both are wrong.
+    """
     linears = [m for m in model if isinstance(m, nn.Linear)]
-    metrics = [[torch.eye(m.in_features + 1).double() for _ in range(m.out_features)] for m in linears]
+    metrics = [
+        [torch.eye(m.in_features + 1).double() for _ in range(m.out_features)] for m in linears
+    ]
     inverses = [[torch.eye(len(G)).double() for G in layer] for layer in metrics]
 
     def refresh():
@@ -75,7 +97,9 @@ def naive(model, activation, steps, *, lr=0.2, eps=0.05, period=3, decay=0.8, ev
                     nu = relative.nu(activation, a[:, j], **OPTIONS.get(activation, {}))
                     if flatten or k in (0, len(linears) - 1):
                         nu = torch.ones_like(nu)
-                    new = sum(v * torch.outer(r, r) for v, r in zip(nu, rows, strict=True)) / len(rows)
+                    new = sum(v * torch.outer(r, r) for v, r in zip(nu, rows, strict=True)) / len(
+                        rows
+                    )
                     new = new + eps * torch.eye(len(new)).double()
                     metrics[k][j] = decay**every * metrics[k][j] + (1 - decay**every) * new
         if (step + 1) % period == 0 and not late:
@@ -91,7 +115,7 @@ def naive(model, activation, steps, *, lr=0.2, eps=0.05, period=3, decay=0.8, ev
     return flat(model)
 
 
-# The trajectory -------------------------------------------------------------------------------------------------------
+# ---- The trajectory
 
 
 @named
@@ -103,7 +127,9 @@ def test_trajectory_is_that_of_the_naive_twin(activation):
     torch.testing.assert_close(flat(model), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("wrong", [{"late": True}, {"flatten": True}, {"decay": 0.81}, {"eps": 0.051}])
+@pytest.mark.parametrize(
+    "wrong", [{"late": True}, {"flatten": True}, {"decay": 0.81}, {"eps": 0.051}]
+)
 def test_the_naive_twin_tells_wrong_forms(wrong):
     model = mlp()
     twin = copy.deepcopy(model)
@@ -115,7 +141,9 @@ def test_statistics_of_every_second_step():
     model = mlp()
     twin = copy.deepcopy(model)
     descend(model, RNGD(model, 0.2, eps=0.05, period=4, decay=0.8, statistics_every=2), 9)
-    torch.testing.assert_close(flat(model), naive(twin, "relu", 9, period=4, every=2), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        flat(model), naive(twin, "relu", 9, period=4, every=2), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_by_default_ten_statistics_a_period():
@@ -147,7 +175,7 @@ def test_a_step_whitens_the_inputs_of_a_linear_layer():
     assert before.shape == (1, 4)
 
 
-# The metric -----------------------------------------------------------------------------------------------------------
+# ---- The metric
 
 
 @named
@@ -235,15 +263,31 @@ def test_inputs_that_are_always_zero_change_nothing_else():
 
 def test_relative_damping_is_a_share_of_the_mean_eigenvalue():
     G = torch.diag(torch.tensor([1.0, 3.0])).double()
-    torch.testing.assert_close(damped_inverse(G, 0.5), torch.diag(1 / torch.tensor([2.0, 4.0])).double())
+    torch.testing.assert_close(
+        damped_inverse(G, 0.5), torch.diag(1 / torch.tensor([2.0, 4.0])).double()
+    )
     stack = torch.stack([G, 0 * G])
     dead = 0.5 * 1e-3 * stack.diagonal(dim1=1, dim2=2).mean()
     torch.testing.assert_close(damped_inverse(stack, 0.5)[1], torch.eye(2).double() / dead)
 
 
 def test_every_option_changes_the_result():
-    base = {"eps": 0.05, "period": 2, "decay": 0.8, "relative_eps": 0.01, "omega": 0.1, "statistics_every": 1}
-    changes = {"eps": 0.1, "period": 3, "decay": 0.9, "relative_eps": 0.1, "omega": 1.0, "statistics_every": 2}
+    base = {
+        "eps": 0.05,
+        "period": 2,
+        "decay": 0.8,
+        "relative_eps": 0.01,
+        "omega": 0.1,
+        "statistics_every": 1,
+    }
+    changes = {
+        "eps": 0.1,
+        "period": 3,
+        "decay": 0.9,
+        "relative_eps": 0.1,
+        "omega": 1.0,
+        "statistics_every": 2,
+    }
     results = []
     for options in [base] + [{**base, key: value} for key, value in changes.items()]:
         model = mlp()
@@ -252,12 +296,18 @@ def test_every_option_changes_the_result():
     assert min((a - b).abs().max() for a, b in itertools.combinations(results, 2)) > 1e-6
 
 
-# Convolutions and sequences -------------------------------------------------------------------------------------------
+# ---- Convolutions and sequences
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"padding": 1, "stride": 2}, {"padding": "same", "dilation": 2}, {"padding": "valid"}, {"padding": (0, 2)}],
+    [
+        {},
+        {"padding": 1, "stride": 2},
+        {"padding": "same", "dilation": 2},
+        {"padding": "valid"},
+        {"padding": (0, 2)},
+    ],
 )
 def test_windows_are_what_a_convolution_multiplies(options):
     torch.manual_seed(0)
@@ -299,11 +349,21 @@ def test_a_linear_layer_sums_over_positions():
 def test_a_convolutional_network_trains():
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 10)
+        nn.Conv2d(1, 4, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6, 10),
     )
     x, t = mnist(100, size=8, dtype=torch.float32)
     optimizer = RNGD(model, 1.0, eps=0.03, period=2, decay=0.9)
-    assert {n: b.kind for n, b in optimizer.blocks.items()} == {"0": "linear", "3": "neuron", "6": "linear"}
+    assert {n: b.kind for n, b in optimizer.blocks.items()} == {
+        "0": "linear",
+        "3": "neuron",
+        "6": "linear",
+    }
     losses = []
     for _ in range(40):
         optimizer.zero_grad()
@@ -314,12 +374,14 @@ def test_a_convolutional_network_trains():
     assert losses[-1] < 0.75 * losses[0]
 
 
-# Which parameters -----------------------------------------------------------------------------------------------------
+# ---- Which parameters
 
 
 def test_layers_without_bias_or_with_frozen_parts():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = nn.Sequential(
+        nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)
+    )
     model[2].bias.requires_grad_(False)
     model[4].weight.requires_grad_(False)
     model.double()
@@ -360,7 +422,9 @@ def test_groups_have_step_sizes_and_periods_of_their_own():
     assert not torch.equal(flat(model), before)
     x, t = batch(0)
     F.cross_entropy(twin(x), t).backward()
-    torch.testing.assert_close(model[2].weight.detach(), (twin[2].weight - 0.1 * twin[2].weight.grad).detach())
+    torch.testing.assert_close(
+        model[2].weight.detach(), (twin[2].weight - 0.1 * twin[2].weight.grad).detach()
+    )
 
 
 def test_a_scheduler_a_closure_and_no_step():
@@ -409,7 +473,7 @@ def test_accumulated_gradients_see_the_whole_batch():
     torch.testing.assert_close(flat(models[0]), flat(models[1]))
 
 
-# Resuming, copying, hooks ---------------------------------------------------------------------------------------------
+# ---- Resuming, copying, hooks
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
@@ -501,7 +565,13 @@ def test_an_activation_in_place_is_seen_before_it():
     results = []
     for inplace in (False, True):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(5, 4), nn.ELU(inplace=inplace), nn.Linear(4, 4), nn.ELU(inplace=inplace), nn.Linear(4, 3))
+        model = nn.Sequential(
+            nn.Linear(5, 4),
+            nn.ELU(inplace=inplace),
+            nn.Linear(4, 4),
+            nn.ELU(inplace=inplace),
+            nn.Linear(4, 3),
+        )
         model.double()
         descend(model, RNGD(model, 0.2, period=1, decay=0.5), 3)
         results.append(flat(model))
@@ -520,11 +590,13 @@ def test_half_precision_keeps_statistics_in_single(dtype):
     assert flat(model).dtype == dtype and torch.isfinite(flat(model)).all()
 
 
-# Degenerate units -----------------------------------------------------------------------------------------------------
+# ---- Degenerate units
 
 
 def degenerate(case):
-    """Return a network of 4 hidden units, of which unit 0 is dead or saturated, inputs, and the names of options."""
+    """Return a network of 4 hidden units, of which unit 0 is dead or saturated, inputs, and the
+    names of options.
+    """
     activation = "tanh" if case == "saturated" else "relu"
     model = mlp((5, 6, 4, 3), activation, dtype=torch.float32)
     x, t = batch(n=1 if case == "one" else 12, dtype=torch.float32)
@@ -542,7 +614,11 @@ def degenerate(case):
     return model, x, t
 
 
-@pytest.mark.parametrize("options", [{"eps": 1e-2}, {"eps": 0.0, "relative_eps": 1e-2}, {"eps": 0.0}], ids=["absolute", "relative", "none"])
+@pytest.mark.parametrize(
+    "options",
+    [{"eps": 1e-2}, {"eps": 0.0, "relative_eps": 1e-2}, {"eps": 0.0}],
+    ids=["absolute", "relative", "none"],
+)
 @pytest.mark.parametrize("case", ["dead", "all dead", "saturated", "constant", "zero", "one"])
 def test_degenerate_units_stay_finite_and_healthy_ones_train(case, options):
     model, x, t = degenerate(case)
@@ -568,10 +644,12 @@ def test_damping_grows_until_the_matrix_is_definite():
     H = damped_inverse(torch.stack([one, torch.eye(3), 0 * one]), 0.0)
     assert torch.isfinite(H).all()
     torch.testing.assert_close(H[1], torch.eye(3))
-    assert float(H[0].sum(0).abs().max()) < 10  # on the range of the matrix it is the inverse: 1/3 a row
+    assert (
+        float(H[0].sum(0).abs().max()) < 10
+    )  # on the range of the matrix it is the inverse: 1/3 a row
 
 
-# Which activation -----------------------------------------------------------------------------------------------------
+# ---- Which activation
 
 
 class Functional(nn.Module):
@@ -594,9 +672,13 @@ def test_activations_are_found_in_the_traced_model():
     optimizer = RNGD(Functional(), 0.1)
     found = {name: (a.name, dict(a.options)) for name, a in optimizer.activations.items()}
     assert found == {
-        "conv": ("relu", {}), "one": ("relu", {"iota": 0.2}), "two": ("elu", {"alpha": 0.5}),
-        "three": ("relu", {}), "four": ("tanh", {}), "head": ("linear", {}),
-    }  # fmt: skip
+        "conv": ("relu", {}),
+        "one": ("relu", {"iota": 0.2}),
+        "two": ("elu", {"alpha": 0.5}),
+        "three": ("relu", {}),
+        "four": ("tanh", {}),
+        "head": ("linear", {}),
+    }
     assert optimizer.first == "conv"
     assert isinstance(optimizer.activations["three"].learned, nn.PReLU)
 
@@ -630,9 +712,13 @@ class Untraceable(nn.Module):
 def test_activations_can_be_declared():
     torch.manual_seed(0)
     model = Untraceable().double()
-    with pytest.raises(ValueError, match=r"layer 'a' was not found.*cannot be traced.*activations="):
+    with pytest.raises(
+        ValueError, match=r"layer 'a' was not found.*cannot be traced.*activations="
+    ):
         RNGD(model, 0.1)
-    optimizer = RNGD(model, 0.1, period=1, activations={"a": "relu", "b": nn.LeakyReLU(0.3), "c": "linear"})
+    optimizer = RNGD(
+        model, 0.1, period=1, activations={"a": "relu", "b": nn.LeakyReLU(0.3), "c": "linear"}
+    )
     descend(model, optimizer, 3)
     assert optimizer.blocks["b"].activation.options == (("iota", 0.3),)
     with pytest.raises(ValueError, match="expected names among"):
@@ -643,7 +729,11 @@ def test_activations_can_be_declared():
 
 @pytest.mark.parametrize(
     ("middle", "message"),
-    [(nn.GELU(), "goes into GELU"), (nn.BatchNorm1d(4), "goes into BatchNorm1d"), (nn.PReLU(4), "goes into PReLU")],
+    [
+        (nn.GELU(), "goes into GELU"),
+        (nn.BatchNorm1d(4), "goes into BatchNorm1d"),
+        (nn.PReLU(4), "goes into PReLU"),
+    ],
 )
 def test_unknown_activations_are_refused_or_declared(middle, message):
     model = nn.Sequential(nn.Linear(5, 4), middle, nn.Linear(4, 3)).double()
@@ -666,7 +756,7 @@ def test_an_output_used_twice_is_refused():
         RNGD(Skip(), 0.1)
 
 
-# Refusals -------------------------------------------------------------------------------------------------------------
+# ---- Refusals
 
 
 @pytest.mark.parametrize(
@@ -683,7 +773,10 @@ def test_an_output_used_twice_is_refused():
         ({"memory_limit": 0.0}, "memory_limit: expected"),
         ({"blocks": "layer"}, "blocks: expected one of neuron, mean, linear"),
         ({"blocks": {"1": "mean"}}, "by names among"),
-        ({"blocks": "neuron", "input_statistics": torch.randn(3, 5).double()}, 'expected blocks.* = "linear"'),
+        (
+            {"blocks": "neuron", "input_statistics": torch.randn(3, 5).double()},
+            'expected blocks.* = "linear"',
+        ),
         ({"input_statistics": torch.full((3, 5), torch.nan)}, "input_statistics: expected finite"),
     ],
 )
@@ -708,8 +801,12 @@ def test_models_it_cannot_take():
 
 def test_metrics_that_do_not_fit_are_refused_with_the_figure():
     with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(10, 2000), nn.ReLU(), nn.Linear(2000, 2000), nn.ReLU(), nn.Linear(2000, 10))
-    with pytest.raises(ValueError, match=r"would take 44\.8 GiB.*layer '2' takes 44\.8.*blocks=\{'2': \"mean\"\}"):
+        model = nn.Sequential(
+            nn.Linear(10, 2000), nn.ReLU(), nn.Linear(2000, 2000), nn.ReLU(), nn.Linear(2000, 10)
+        )
+    with pytest.raises(
+        ValueError, match=r"would take 44\.8 GiB.*layer '2' takes 44\.8.*blocks=\{'2': \"mean\"\}"
+    ):
         RNGD(model, 0.1)
     need = sum(b.memory for b in RNGD(model, 0.1, blocks={"2": "mean"}).blocks.values())
     assert need == 4 * 2 * (11**2 + 2001**2 + 2001**2)
@@ -759,7 +856,10 @@ def test_a_gradient_without_a_pass_is_refused():
 def test_it_learns_digits_faster_than_gradient_descent():
     x, t = mnist(400, size=7, dtype=torch.float32)
     ends = []
-    for make in (lambda m: RNGD(m, 0.3, eps=0.03, period=5, decay=0.9), lambda m: torch.optim.SGD(m.parameters(), 0.3)):
+    for make in (
+        lambda m: RNGD(m, 0.3, eps=0.03, period=5, decay=0.9),
+        lambda m: torch.optim.SGD(m.parameters(), 0.3),
+    ):
         model = mlp((49, 16, 16, 10), dtype=torch.float32)
         optimizer = make(model)
         for step in range(80):

@@ -1,4 +1,6 @@
-"""RNGD on odd models and in odd loops: what it sees, what it refuses, and what it must not touch."""
+"""RNGD on odd models and in odd loops: what it sees, what it refuses, and what it must not
+touch.
+"""
 
 import copy
 
@@ -17,7 +19,9 @@ T = torch.randint(3, (12,), generator=G)
 
 def mlp(sizes=(5, 4, 4, 3), activation=nn.Tanh, dtype=torch.float64):
     torch.manual_seed(0)
-    layers = [m for k in range(len(sizes) - 1) for m in (nn.Linear(*sizes[k : k + 2]), activation())]
+    layers = [
+        m for k in range(len(sizes) - 1) for m in (nn.Linear(*sizes[k : k + 2]), activation())
+    ]
     return nn.Sequential(*layers[:-1]).to(dtype)
 
 
@@ -49,14 +53,19 @@ class Net(nn.Module):
 
     def __init__(self, between=torch.tanh, keyword=False):
         super().__init__()
-        self.a, self.b, self.between, self.keyword = nn.Linear(5, 4), nn.Linear(4, 3), between, keyword
+        self.a, self.b, self.between, self.keyword = (
+            nn.Linear(5, 4),
+            nn.Linear(4, 3),
+            between,
+            keyword,
+        )
 
     def forward(self, x):
         a = self.a(input=x) if self.keyword else self.a(x)
         return self.b(self.between(a))
 
 
-# Which layers ---------------------------------------------------------------------------------------------------------
+# ---- Which layers
 
 
 def test_layers_called_by_keyword():
@@ -132,7 +141,11 @@ def test_parametrized_weights_take_plain_steps_and_their_bias_a_metric():
 
 @pytest.mark.parametrize(
     "between",
-    [lambda a: torch.sigmoid(a) * a[:, :1], lambda a: torch.sigmoid(a) + a.T.sum(), lambda a: torch.sigmoid(a) + a],
+    [
+        lambda a: torch.sigmoid(a) * a[:, :1],
+        lambda a: torch.sigmoid(a) + a.T.sum(),
+        lambda a: torch.sigmoid(a) + a,
+    ],
 )
 def test_an_output_that_goes_past_its_activation_is_refused(between):
     with pytest.raises(ValueError, match="'a' is used in several ways"):
@@ -140,7 +153,10 @@ def test_an_output_that_goes_past_its_activation_is_refused(between):
 
 
 def test_asking_for_the_shape_is_no_use():
-    for between in (lambda a: torch.sigmoid(a.view(a.size(0), -1)), lambda a: torch.sigmoid(a.view(a.shape[0], -1))):
+    for between in (
+        lambda a: torch.sigmoid(a.view(a.size(0), -1)),
+        lambda a: torch.sigmoid(a.view(a.shape[0], -1)),
+    ):
         assert RNGD(Net(between), 0.1).activations["a"].name == "sigmoid"
 
 
@@ -161,7 +177,10 @@ def test_looking_for_the_activations_leaves_the_model_as_it_was():
 
 
 def test_a_change_of_layout_or_dtype_comes_between():
-    for between in (lambda a: torch.sigmoid(a.unsqueeze(1)).squeeze(1), lambda a: torch.sigmoid(torch.squeeze(a.float().to(torch.float64), 1))):
+    for between in (
+        lambda a: torch.sigmoid(a.unsqueeze(1)).squeeze(1),
+        lambda a: torch.sigmoid(torch.squeeze(a.float().to(torch.float64), 1)),
+    ):
         assert RNGD(Net(between), 0.1).activations["a"].name == "sigmoid"
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1), nn.Flatten(0)).double()
     optimizer = RNGD(model, 0.1, period=1)
@@ -170,10 +189,16 @@ def test_a_change_of_layout_or_dtype_comes_between():
     assert optimizer.activations["2"].name == "linear"
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Dropout(0.5)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Dropout(0.5)], ids=lambda m: type(m).__name__
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_norms_after_the_activation_and_both_modes(norm, training):
-    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), copy.deepcopy(norm), nn.Linear(4, 3)).double().train(training)
+    model = (
+        nn.Sequential(nn.Linear(5, 4), nn.ReLU(), copy.deepcopy(norm), nn.Linear(4, 3))
+        .double()
+        .train(training)
+    )
     before = flat(model)
     optimizer = RNGD(model, 0.1, period=2)
     for _ in range(3):
@@ -190,7 +215,7 @@ def test_one_example_without_a_batch_is_a_batch_of_one():
     torch.testing.assert_close(*map(flat, models))
 
 
-# Which passes ---------------------------------------------------------------------------------------------------------
+# ---- Which passes
 
 
 def reference():
@@ -227,7 +252,9 @@ def evaluation(model):
 
 
 def skipped(model):
-    backward(model, X * torch.nan)  # as a gradient scaler does: no step, and the next gradients start from none
+    backward(
+        model, X * torch.nan
+    )  # as a gradient scaler does: no step, and the next gradients start from none
     model.zero_grad()
 
 
@@ -254,7 +281,9 @@ def test_other_passes_leave_no_trace(other):
 
 
 def parts(model):
-    return [F.cross_entropy(model(X[k : k + 4]), T[k : k + 4], reduction="sum") / 12 for k in (0, 4, 8)]
+    return [
+        F.cross_entropy(model(X[k : k + 4]), T[k : k + 4], reduction="sum") / 12 for k in (0, 4, 8)
+    ]
 
 
 def separate(model):
@@ -275,7 +304,12 @@ def twice(model):
 def assigned(model):
     total = [0.0] * 6
     for k in range(3):
-        total = [a + b for a, b in zip(total, torch.autograd.grad(parts(model)[k], list(model.parameters())), strict=True)]
+        total = [
+            a + b
+            for a, b in zip(
+                total, torch.autograd.grad(parts(model)[k], list(model.parameters())), strict=True
+            )
+        ]
     for p, g in zip(model.parameters(), total, strict=True):
         p.grad = g
 
@@ -293,7 +327,8 @@ def checkpointed(model, reentrant=False):
 
 
 @pytest.mark.parametrize(
-    "way", [separate, together, twice, assigned, refilled, checkpointed, lambda m: checkpointed(m, True)]
+    "way",
+    [separate, together, twice, assigned, refilled, checkpointed, lambda m: checkpointed(m, True)],
 )
 def test_ways_to_the_same_statistics(way):
     model = mlp()
@@ -321,7 +356,9 @@ def test_a_pass_without_examples_changes_nothing():
     assert torch.equal(flat(model), flat(twin))
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, on gradients of tensors inside the graph
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning"
+)  # torch's own, on gradients of tensors inside the graph
 def test_a_compiled_model_trains_alike():
     model = mlp()
     optimizer = RNGD(model, 0.1, period=1, decay=0.5)
@@ -385,7 +422,10 @@ def test_a_step_without_a_backward_pass_changes_no_parameter():
 
 def test_two_optimizers_on_parts_of_a_model():
     model, twin = mlp(), mlp()
-    both = [RNGD(model, 0.1, period=1, parameters=model[:3].parameters()), RNGD(model, 0.1, period=1, parameters=model[4].parameters())]
+    both = [
+        RNGD(model, 0.1, period=1, parameters=model[:3].parameters()),
+        RNGD(model, 0.1, period=1, parameters=model[4].parameters()),
+    ]
     one = RNGD(twin, 0.1, period=1)
     for _ in range(3):
         model.zero_grad()
@@ -396,7 +436,7 @@ def test_two_optimizers_on_parts_of_a_model():
     assert torch.equal(flat(model), flat(twin))
 
 
-# Precision ------------------------------------------------------------------------------------------------------------
+# ---- Precision
 
 
 @pytest.mark.parametrize("blocks", ["neuron", "mean", "linear"])
@@ -452,7 +492,7 @@ def test_inputs_of_any_scale(scale, options):
     assert torch.isfinite(flat(model)).all()
 
 
-# Refusals -------------------------------------------------------------------------------------------------------------
+# ---- Refusals
 
 
 @pytest.mark.parametrize("name", ["0.weight", "0.bias", "2.weight", "2.bias", "3.weight", "3.bias"])
@@ -482,19 +522,36 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     with pytest.raises(ValueError, match="expected one of RNGD"):
         optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.1).state_dict())
     with pytest.raises(ValueError, match="expected one of RNGD"):
-        optimizer.load_state_dict({key: value for key, value in RNGD(mlp(), 0.1).state_dict().items() if key != "iteration"})
-    assert optimizer.param_groups[0]["lr"] == 0.7 and torch.equal(optimizer.blocks["2"].inverse, kept)
+        optimizer.load_state_dict(
+            {
+                key: value
+                for key, value in RNGD(mlp(), 0.1).state_dict().items()
+                if key != "iteration"
+            }
+        )
+    assert optimizer.param_groups[0]["lr"] == 0.7 and torch.equal(
+        optimizer.blocks["2"].inverse, kept
+    )
 
 
-@pytest.mark.parametrize(("option", "value"), [("blocks", 3), ("activations", "relu"), ("activations", ["relu"])])
+@pytest.mark.parametrize(
+    ("option", "value"), [("blocks", 3), ("activations", "relu"), ("activations", ["relu"])]
+)
 def test_options_of_another_kind(option, value):
     with pytest.raises(ValueError, match=f"{option}: expected"):
         RNGD(mlp(), 0.1, **{option: value})
 
 
-@pytest.mark.parametrize("inputs", [X[0], X[:, :3], X.float()], ids=["one example", "shape", "dtype"])
+@pytest.mark.parametrize(
+    "inputs", [X[0], X[:, :3], X.float()], ids=["one example", "shape", "dtype"]
+)
 def test_input_statistics_that_the_model_cannot_take(inputs):
     model = mlp()
-    with pytest.raises(ValueError, match=r"input_statistics: expected (a batch|inputs of the model)"):
+    with pytest.raises(
+        ValueError, match=r"input_statistics: expected (a batch|inputs of the model)"
+    ):
         RNGD(model, 0.1, input_statistics=inputs)
-    assert all(not (m._forward_hooks or m._forward_pre_hooks) for m in model.modules()) and model.training
+    assert (
+        all(not (m._forward_hooks or m._forward_pre_hooks) for m in model.modules())
+        and model.training
+    )

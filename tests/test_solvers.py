@@ -1,4 +1,6 @@
-"""Iterative solvers against numpy.linalg.lstsq on random and constructed systems; no false success."""
+"""Iterative solvers against numpy.linalg.lstsq on random and constructed systems; no false
+success.
+"""
 
 import numpy as np
 import pytest
@@ -49,9 +51,21 @@ def systems():
         yield "condition 1e8", a, normal(len(a))
         yield "condition 1e8, smooth", a, a @ normal(len(a))
     eye = torch.eye(3, dtype=torch.float64)
-    yield "diagonal 1e0 to 1e-8", torch.logspace(0, -8, 9, dtype=torch.float64).diag(), torch.ones(9).double()
-    yield "b in the null space", torch.tensor([1.0, 0]).double().diag(), torch.tensor([0.0, 1]).double()
-    yield "no curvature at first", torch.tensor([[0.0, 1], [1, 0]]).double(), torch.tensor([1.0, 0]).double()
+    yield (
+        "diagonal 1e0 to 1e-8",
+        torch.logspace(0, -8, 9, dtype=torch.float64).diag(),
+        torch.ones(9).double(),
+    )
+    yield (
+        "b in the null space",
+        torch.tensor([1.0, 0]).double().diag(),
+        torch.tensor([0.0, 1]).double(),
+    )
+    yield (
+        "no curvature at first",
+        torch.tensor([[0.0, 1], [1, 0]]).double(),
+        torch.tensor([1.0, 0]).double(),
+    )
     yield "zero matrix", 0 * eye, torch.ones(3).double()
     yield "b = 0", eye, torch.zeros(3).double()
     yield "b tiny", 2 * eye, torch.full((3,), 1e-200).double()
@@ -93,9 +107,18 @@ def test_no_false_success(solver, rtol):
 @each
 def test_solvable_systems_are_solved(solver):
     for kind, a, b in SYSTEMS:
-        good = kind in ("definite", "semidefinite, consistent", "rank 1, consistent", "b tiny", "identity")
+        good = kind in (
+            "definite",
+            "semidefinite, consistent",
+            "rank 1, consistent",
+            "b tiny",
+            "identity",
+        )
         if not (
-            good or (solver is not conjugate_gradient and kind in ("indefinite", "no curvature at first"))
+            good
+            or (
+                solver is not conjugate_gradient and kind in ("indefinite", "no curvature at first")
+            )
         ):
             continue
         solution = solver(a, b, rtol=1e-10)
@@ -119,7 +142,9 @@ def test_minres_qlp_finds_the_shortest_least_squares_solution():
 
 
 def hard_systems():
-    """Yield 300 systems as (kind, A, b): condition 1e9 to 1e14, singular, and so close to it that nobody can say."""
+    """Yield 300 systems as (kind, A, b): condition 1e9 to 1e14, singular, and so close to it that
+    nobody can say.
+    """
     g = torch.Generator().manual_seed(1)
 
     def normal(*shape):
@@ -156,7 +181,9 @@ HARD = list(hard_systems())
 
 
 def truncated_solutions(a, b, x0):
-    """Return, as columns, the solutions nearest to x0 that use the 0, 1, ..., n largest eigenvalues."""
+    """Return, as columns, the solutions nearest to x0 that use the 0, 1, ..., n largest
+    eigenvalues.
+    """
     lam, q = torch.linalg.eigh(a)
     order = lam.abs().argsort(descending=True)
     terms = q[:, order] * ((q.mT @ (b - a @ x0)) / lam)[order]
@@ -165,7 +192,9 @@ def truncated_solutions(a, b, x0):
 
 @pytest.mark.parametrize("dtype, accuracy", [(torch.float64, 2e-5), (torch.float32, 1e-2)])
 def test_hard_systems_bring_no_false_success(dtype, accuracy):
-    """The old criterion took A r = rounding for enough, and was wrong by up to a factor of 3 in x."""
+    """The old criterion took A r = rounding for enough, and was wrong by up to a factor of 3 in
+    x.
+    """
     claimed = dict.fromkeys((kind for kind, _, _ in HARD), 0)
     for i, (kind, a, b) in enumerate(HARD):
         a, b, rtol = a.to(dtype), b.to(dtype), (1e-1, 1e-4, 1e-8, 1e-12)[i % 4]
@@ -174,7 +203,9 @@ def test_hard_systems_bring_no_false_success(dtype, accuracy):
         for solver in SOLVERS:
             solution = solver(a, b, rtol=rtol, x0=x0)
             x = solution.x.double()
-            if solution.reason is Reason.CONVERGED:  # up to what rounding does to a residual in this dtype
+            if (
+                solution.reason is Reason.CONVERGED
+            ):  # up to what rounding does to a residual in this dtype
                 rounding = torch.finfo(dtype).eps * (1 + float(a.norm() * x.norm() / b.norm()))
                 assert relative_residual(a.double(), x, b.double()) <= rtol + rounding, (i, kind)
             elif solution.converged:
@@ -233,7 +264,9 @@ def test_scipy_claims_success_where_we_do_not_have_to():
 
 
 def test_a_truncated_run_keeps_its_progress():
-    """The residual of conjugate gradients may grow while the quadratic falls: the direction is a good one."""
+    """The residual of conjugate gradients may grow while the quadratic falls: the direction is a
+    good one.
+    """
     a = torch.logspace(0, 6, 40, dtype=torch.float64).diag()
     b = torch.logspace(0, 5.5, 40, dtype=torch.float64).flip(0)
     solution = conjugate_gradient(a, b, rtol=1e-6, max_iter=10)
@@ -261,7 +294,11 @@ def test_preconditioner_saves_steps(solver):
     g = torch.Generator().manual_seed(1)
     scales = torch.logspace(0, 4, 60, dtype=torch.float64)
     noise = torch.randn(60, 60, generator=g, dtype=torch.float64)
-    a = scales.sqrt().diag() @ (torch.eye(60) + 0.05 * (noise @ noise.mT) / 60) @ scales.sqrt().diag()
+    a = (
+        scales.sqrt().diag()
+        @ (torch.eye(60) + 0.05 * (noise @ noise.mT) / 60)
+        @ scales.sqrt().diag()
+    )
     b = torch.randn(60, generator=g, dtype=torch.float64)
     plain = solver(a, b, rtol=1e-8)
     helped = solver(a, b, rtol=1e-8, preconditioner=(1 / scales).diag())
@@ -294,9 +331,13 @@ def test_a_bad_preconditioner_is_named(solver):
         solution = solver(a, b, preconditioner=bad)
         assert solution.reason is reason
         assert not solution.converged and torch.isfinite(solution.x).all()
-    with pytest.raises(ValueError, match=rf"preconditioner: expected its product .* \({n},\), got \(2,\)"):
+    with pytest.raises(
+        ValueError, match=rf"preconditioner: expected its product .* \({n},\), got \(2,\)"
+    ):
         solver(a, b, preconditioner=Applied(lambda v: v[:2]))
-    with pytest.raises(ValueError, match=rf"preconditioner: expected shape \({n}, {n}\) to match b"):
+    with pytest.raises(
+        ValueError, match=rf"preconditioner: expected shape \({n}, {n}\) to match b"
+    ):
         solver(a, b, preconditioner=eye[:2, :2])
 
 
@@ -307,7 +348,11 @@ def test_the_scale_of_the_matrix_does_not_matter(solver, power):
     scale, x = 10.0**power, torch.linalg.solve(a, b)
     inverse = torch.linalg.inv(a + 0.3 * torch.eye(len(a)))
     for matrix in (scale * a, Product(scale * a)):
-        for options in ({}, {"x0": 0 * x + 1 / scale}, {"preconditioner": (inverse + inverse.mT) / scale}):
+        for options in (
+            {},
+            {"x0": 0 * x + 1 / scale},
+            {"preconditioner": (inverse + inverse.mT) / scale},
+        ):
             solution = solver(matrix, b, rtol=1e-8, **options)
             assert solution.reason is Reason.CONVERGED
             torch.testing.assert_close(solution.x * scale, x, rtol=1e-5, atol=1e-6)
@@ -331,10 +376,14 @@ def test_rtol_and_max_iter_change_the_result(solver):
 def test_minres_has_the_smallest_residual_of_each_krylov_space():
     _, a, b = SYSTEMS[0]
     for k in (1, 2, 3):
-        basis = torch.linalg.qr(torch.stack([torch.linalg.matrix_power(a, i) @ b for i in range(k)], 1))[0]
+        basis = torch.linalg.qr(
+            torch.stack([torch.linalg.matrix_power(a, i) @ b for i in range(k)], 1)
+        )[0]
         best = basis @ torch.linalg.lstsq(a @ basis, b.unsqueeze(1)).solution[:, 0]
         for solver in (minres, minres_qlp):
-            torch.testing.assert_close(solver(a, b, rtol=0, max_iter=k).x, best, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(
+                solver(a, b, rtol=0, max_iter=k).x, best, rtol=1e-9, atol=1e-12
+            )
         cg = conjugate_gradient(a, b, rtol=0, max_iter=k).x  # minimizes another norm: must differ
         assert float((cg - best).norm() / best.norm()) > 1e-3
 
@@ -417,7 +466,10 @@ def test_bad_input_is_named(solver):
 
 @each
 def test_systems_that_require_gradients_are_solved_without_them(solver):
-    A, b = (2 * torch.eye(3, dtype=torch.float64)).requires_grad_(), torch.ones(3, dtype=torch.float64)
+    A, b = (
+        (2 * torch.eye(3, dtype=torch.float64)).requires_grad_(),
+        torch.ones(3, dtype=torch.float64),
+    )
     x = solver(A, b.requires_grad_(), x0=b).x
     assert x.tolist() == pytest.approx([0.5] * 3) and not x.requires_grad
 

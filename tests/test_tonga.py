@@ -7,7 +7,16 @@ from natcompanion import reference
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
 from natcompanion.optim import TONGA, NaturalGradient
-from tests.test_natural_gradient import EXACT, batch, mean_gradient, mlp, named, solved, trajectory, vector
+from tests.test_natural_gradient import (
+    EXACT,
+    batch,
+    mean_gradient,
+    mlp,
+    named,
+    solved,
+    trajectory,
+    vector,
+)
 
 
 @named
@@ -36,7 +45,10 @@ def test_centred_and_uncentred_steps_are_parallel(likelihood):
         TONGA(model, likelihood, 0.3, damping=0.05, centred=centred, **EXACT).step(x, t)
         steps.append(vector(model) - before)
     model = mlp()
-    g, C = mean_gradient(model, x, t, likelihood), reference.gradient_covariance(model, x, t, likelihood)
+    g, C = (
+        mean_gradient(model, x, t, likelihood),
+        reference.gradient_covariance(model, x, t, likelihood),
+    )
     ratio = 1 + float(g @ solved(C, g, 0.05))
     torch.testing.assert_close(steps[0], ratio * steps[1], rtol=1e-8, atol=1e-11)
     assert ratio > 1.01
@@ -45,7 +57,9 @@ def test_centred_and_uncentred_steps_are_parallel(likelihood):
 def test_it_needs_targets_and_so_refuses_other_inputs():
     model, (x, t) = mlp(), batch(Categorical())
     before = vector(model)
-    with pytest.raises(ValueError, match="metric_inputs: the covariance of gradients needs targets"):
+    with pytest.raises(
+        ValueError, match="metric_inputs: the covariance of gradients needs targets"
+    ):
         TONGA(model, Categorical(), 0.1).step(x, t, metric_inputs=x)
     with pytest.raises(ValueError, match="metric: TONGA has its own"):
         TONGA(model, Categorical(), 0.1, metric=lambda *_: None)
@@ -72,7 +86,9 @@ def test_resumes_bit_for_bit():
 
 @pytest.mark.parametrize("likelihood", [Gaussian(), Bernoulli()], ids=repr)
 def test_where_all_gradients_agree_the_damping_alone_is_left(likelihood):
-    """One example, repeated: C is zero, so the centred step is the plain gradient over the damping."""
+    """One example, repeated: C is zero, so the centred step is the plain gradient over the
+    damping.
+    """
     model, (x, t) = mlp(), batch(likelihood)
     x, t = x[:1].repeat(8, 1), t[:1].repeat(8, 1)
     before, g = vector(model), mean_gradient(model, x, t, likelihood)
@@ -83,7 +99,9 @@ def test_where_all_gradients_agree_the_damping_alone_is_left(likelihood):
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_path_does_not_depend_on_a_linear_change_of_parameters(centred):
-    """Section 4.1 denies this property to the covariance. Undamped, it transforms as the Fisher matrix does."""
+    """Section 4.1 denies this property to the covariance. Undamped, it transforms as the Fisher
+    matrix does.
+    """
     likelihood = Categorical()
     x, t = batch(likelihood, n=60)
     A = torch.tensor([[2.0, 0.3, 0.0], [0.0, 0.5, 0.1], [0.4, 0.0, 1.5]], dtype=torch.float64)
@@ -99,5 +117,7 @@ def test_path_does_not_depend_on_a_linear_change_of_parameters(centred):
         return model(x @ change.T).detach()
 
     for damping, invariant in ((1e-10, True), (1.0, False)):
-        gap = float((outputs(A, damping) - outputs(torch.eye(3, dtype=torch.float64), damping)).abs().max())
+        gap = float(
+            (outputs(A, damping) - outputs(torch.eye(3, dtype=torch.float64), damping)).abs().max()
+        )
         assert (gap < 1e-5) is invariant

@@ -47,7 +47,9 @@ def test_whitens_the_regularized_covariance(kind, eps):
     w = whitening_matrix(cov, kind, eps)
     torch.testing.assert_close(w @ (cov + eps * identity) @ w.mT, identity, rtol=0, atol=1e-12)
     # Negative control: the transpose does not whiten unless W is symmetric, nor does W squared.
-    assert kind == "zca" or not torch.allclose(w.mT @ (cov + eps * identity) @ w, identity, atol=1e-2)
+    assert kind == "zca" or not torch.allclose(
+        w.mT @ (cov + eps * identity) @ w, identity, atol=1e-2
+    )
     assert not torch.allclose(w @ w @ (cov + eps * identity) @ (w @ w).mT, identity, atol=1e-2)
 
 
@@ -86,10 +88,12 @@ def test_whitened_data_have_mean_zero_and_identity_covariance(kind, seed):
 def test_inverse_transform(kind):
     x = badly_scaled_data()
     whitener = Whitener(kind, eps=1e-3).fit(x)
-    torch.testing.assert_close(whitener.inverse_transform(whitener.transform(x)), x, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        whitener.inverse_transform(whitener.transform(x)), x, rtol=1e-10, atol=1e-10
+    )
 
 
-# --- bad input and edges ------------------------------------------------------------------------------------
+# ---- --- bad input and edges
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,7 +146,9 @@ def test_negative_rounding_counts_as_zero(kind):
     cov = (rotation * values) @ rotation.mT
     w = whitening_matrix(cov, kind, 1e-8)  # (lambda + eps) ** -0.5 as printed would be NaN here
     clamped = (rotation * (values.clamp(min=0) + 1e-8)) @ rotation.mT
-    torch.testing.assert_close(w @ clamped @ w.mT, torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        w @ clamped @ w.mT, torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,7 +157,9 @@ def test_low_precision_is_computed_in_float64(kind, dtype):
     cov = (random_covariance() + torch.eye(6, dtype=torch.float64)).to(dtype)
     w = whitening_matrix(cov, kind, 0.1)
     assert w.dtype == dtype
-    torch.testing.assert_close(w, whitening_matrix(cov.double(), kind, 0.1).to(dtype), rtol=0, atol=0)
+    torch.testing.assert_close(
+        w, whitening_matrix(cov.double(), kind, 0.1).to(dtype), rtol=0, atol=0
+    )
 
 
 def test_the_result_is_detached():
@@ -186,7 +194,10 @@ def test_fewer_samples_than_features(kind, n):
     y = whitener.transform(x)
     eigenvalues = torch.linalg.eigvalsh(covariance(x)).clamp(min=0)
     torch.testing.assert_close(
-        torch.linalg.eigvalsh(covariance(y)), eigenvalues / (eigenvalues + 0.5), rtol=1e-8, atol=1e-10
+        torch.linalg.eigvalsh(covariance(y)),
+        eigenvalues / (eigenvalues + 0.5),
+        rtol=1e-8,
+        atol=1e-10,
     )
     torch.testing.assert_close(whitener.inverse_transform(y), x)
 
@@ -199,12 +210,19 @@ def test_whitener_keeps_the_dtype_of_the_data(dtype):
     assert y.dtype == whitener.inverse_transform(y).dtype == dtype
     assert whitener.matrix.dtype == torch.float64
     slack = 4 * torch.finfo(dtype).eps
-    torch.testing.assert_close(covariance(y.double()), torch.eye(3, dtype=torch.float64), rtol=0, atol=slack)
+    torch.testing.assert_close(
+        covariance(y.double()), torch.eye(3, dtype=torch.float64), rtol=0, atol=slack
+    )
 
 
 @pytest.mark.parametrize(
     "x",
-    [torch.full((4, 2), float("nan")), torch.zeros(0, 2), torch.ones(4), torch.ones(4, 2, dtype=torch.int64)],
+    [
+        torch.full((4, 2), float("nan")),
+        torch.zeros(0, 2),
+        torch.ones(4),
+        torch.ones(4, 2, dtype=torch.int64),
+    ],
 )
 def test_a_bad_batch_leaves_the_whitener_as_it_was(x):
     good = badly_scaled_data()

@@ -1,4 +1,6 @@
-"""The whitening experiments: problems against autograd and the library, descent against a plain loop, claims of the paper."""
+"""The whitening experiments: problems against autograd and the library, descent against a plain
+loop, claims of the paper.
+"""
 
 import math
 
@@ -44,7 +46,8 @@ def test_gradients_are_those_of_the_losses(name):
     theta.requires_grad_()
     (by_autograd,) = torch.autograd.grad(problem.loss(theta).sum(), theta)
     stated = problem.gradient(theta.detach())
-    # losses are scaled by their value at the start, gradients are not: parallel is what a step size search needs
+    # losses are scaled by their value at the start, gradients are not: parallel is what a step size
+    # search needs
     scale = (stated * by_autograd).sum() / by_autograd.square().sum()
     assert torch.allclose(stated, scale * by_autograd, atol=1e-10)
     assert scale > 0
@@ -75,7 +78,9 @@ def test_block_diagonal_is_the_librarys():
     problem = some_problems()["boltzmann"]
     theta = normal(1, 6)
     G = problem.metrics["fisher"](theta)[0]
-    assert torch.equal(problem.metrics["block_diagonal"](theta)[0], metrics.block_diagonal(G, [3, 3]))
+    assert torch.equal(
+        problem.metrics["block_diagonal"](theta)[0], metrics.block_diagonal(G, [3, 3])
+    )
 
 
 def test_the_logistic_loss_is_zero_at_the_minimum_and_one_at_the_start():
@@ -93,7 +98,9 @@ def test_descend_equals_a_plain_loop():
     found = descend(problem, "fisher", steps=100, rates=(0.1,))
     theta, counted = problem.start, 0
     while float(problem.loss(theta)) > 1e-4:
-        theta = theta - 0.1 * torch.linalg.solve(problem.metrics["fisher"](theta), problem.gradient(theta))
+        theta = theta - 0.1 * torch.linalg.solve(
+            problem.metrics["fisher"](theta), problem.gradient(theta)
+        )
         counted += 1
     assert found.steps == counted == 50
     assert float(found.curve[-1]) == pytest.approx(float(problem.loss(theta)), abs=1e-15)
@@ -102,9 +109,17 @@ def test_descend_equals_a_plain_loop():
 def test_descend_takes_the_best_step_size_and_drops_those_that_diverge():
     problem = problems.gaussian(target=7e-4)
     best = descend(problem, steps=5000)
-    alone = {rate: descend(problem, steps=5000, rates=(rate,)).steps for rate in RATES if 0.05 < rate < 1}
-    assert best.steps == min(steps for steps in alone.values() if steps is not None) == alone[best.rate]
-    assert descend(problem, steps=5000, rates=(1.0,)).steps is None  # above 0.217 steepest descent diverges
+    alone = {
+        rate: descend(problem, steps=5000, rates=(rate,)).steps for rate in RATES if 0.05 < rate < 1
+    }
+    assert (
+        best.steps
+        == min(steps for steps in alone.values() if steps is not None)
+        == alone[best.rate]
+    )
+    assert (
+        descend(problem, steps=5000, rates=(1.0,)).steps is None
+    )  # above 0.217 steepest descent diverges
 
 
 def test_a_metric_that_is_held_is_computed_less_often():
@@ -129,7 +144,9 @@ def test_closed_form_of_a_quadratic():
     for _ in range(6):
         losses.append(float(theta @ G @ theta / 2))
         theta = theta - 0.05 * H @ G @ theta
-    assert whitening.quadratic_curve(G, H, start, 0.05, 5).tolist() == pytest.approx(losses, rel=1e-10)
+    assert whitening.quadratic_curve(G, H, start, 0.05, 5).tolist() == pytest.approx(
+        losses, rel=1e-10
+    )
     steps = whitening._quadratic_steps(G, torch.linalg.inv(G), start, 1e-6)
     assert steps == pytest.approx(1)
     assert whitening._quadratic_steps(G, torch.eye(4, **F64), start, 1e-6) > 2
@@ -144,9 +161,13 @@ def test_coordinates_are_a_metric():
         other = torch.linalg.solve(T.mT, theta)  # the same classifier in coordinates T z
         moved = other - 0.3 * (torch.sigmoid(z @ T.mT @ other) - t) @ (z @ T.mT) / len(z)
         problem = problems.logistic(z, t, 0.0 + 1e-12, 1e-3)
-        step = torch.linalg.solve(whitening._pulled_back(T)(theta), problem.gradient(theta[None])[0])
+        step = torch.linalg.solve(
+            whitening._pulled_back(T)(theta), problem.gradient(theta[None])[0]
+        )
         assert torch.allclose(T.mT @ moved, theta - 0.3 * step, atol=1e-8), name
-        assert not torch.allclose(T.mT @ moved, theta - 0.3 * problem.gradient(theta[None])[0], atol=1e-3)
+        assert not torch.allclose(
+            T.mT @ moved, theta - 0.3 * problem.gradient(theta[None])[0], atol=1e-3
+        )
 
 
 def test_photographs_mixing_and_amari_error():
@@ -172,8 +193,12 @@ def test_the_relative_metric_is_eq_43():
 
 def test_eq_39_shrinks_with_the_square_of_the_residual_and_eq_41_does_not():
     problem = problems.curve_fit(0.0, 20, generator(), 1e-3)
-    truth = torch.tensor([1.0, -0.7, 0.6, 2.0], **F64) + 0.1 * torch.randn(4, generator=generator(), **F64)
-    near, nearer = (truth[None] + size * torch.tensor([1.0, 0, 0, 0], **F64) for size in (1e-3, 1e-4))
+    truth = torch.tensor([1.0, -0.7, 0.6, 2.0], **F64) + 0.1 * torch.randn(
+        4, generator=generator(), **F64
+    )
+    near, nearer = (
+        truth[None] + size * torch.tensor([1.0, 0, 0, 0], **F64) for size in (1e-3, 1e-4)
+    )
     shrink = {name: float(G(near).norm() / G(nearer).norm()) for name, G in problem.metrics.items()}
     assert shrink["eq39"] == pytest.approx(100, rel=0.05)
     assert shrink["eq41"] == pytest.approx(1, rel=0.05)
@@ -204,12 +229,13 @@ def test_experiments_run_and_repeat_to_the_last_bit(name, settings):
 
 def test_the_seed_matters():
     one, two = (
-        experiments.run("whitening_boltzmann", seed=seed, n=3, steps=200)["curves"] for seed in (0, 1)
+        experiments.run("whitening_boltzmann", seed=seed, n=3, steps=200)["curves"]
+        for seed in (0, 1)
     )
     assert one != two
 
 
-# ------------------------------------------------------------------------------------------ claims settled here exactly
+# ---- claims settled here exactly
 
 
 def test_steepest_descent_is_nearly_perpendicular_to_the_goal():
@@ -264,7 +290,10 @@ def test_whitened_inputs_are_the_natural_gradient_frozen_at_the_start():
 def test_a_step_that_is_too_long_goes_uphill():
     model, goal, theta = problems.example(), torch.zeros(2, **F64), torch.tensor([1.0, -1.0], **F64)
     natural = torch.linalg.solve(model.fisher(), model.gradient(theta, goal))
-    ratio = {lr: float(model.kl(theta - lr * natural, goal) / model.kl(theta, goal)) for lr in (0.01, 2.1)}
+    ratio = {
+        lr: float(model.kl(theta - lr * natural, goal) / model.kl(theta, goal))
+        for lr in (0.01, 2.1)
+    }
     assert ratio[0.01] < 1 and ratio[2.1] == pytest.approx(1.21)
 
 

@@ -13,7 +13,8 @@ from natcompanion.figures import whitening as figures
 GRIDS = {
     "figure1": (figures.draw_figure1, figures.describe_figure1, figures.FIGURE1),
     "live figure1": (
-        figures.draw_live_figure1, figures.describe_live_figure1,
+        figures.draw_live_figure1,
+        figures.describe_live_figure1,
         {"lr": [1e-3, 2.0], "eps": [1e-8, 1.0], "angle": [0.0, 315.0, 360.0]},
     ),
     "kinds": (figures.draw_kinds, figures.describe_kinds, figures.KINDS),
@@ -24,7 +25,7 @@ GRIDS = {
     "fields": (figures.draw_fields, figures.describe_fields, {}),
     "coordinates": (figures.draw_coordinates, figures.describe_coordinates, {}),
     "guesses": (figures.draw_guesses, figures.describe_guesses, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -62,7 +63,12 @@ def test_picture_is_a_png_on_white_with_its_description():
 
 def test_table_has_a_text_form_and_an_html_form():
     table = Table(["name", "value"], [["a < b", 0.123456], ["missing", None]], "Two rows.")
-    assert str(table).splitlines() == ["Two rows.", "name     value", "a < b    0.123", "missing  –"]
+    assert str(table).splitlines() == [
+        "Two rows.",
+        "name     value",
+        "a < b    0.123",
+        "missing  –",
+    ]
     page = table._repr_mimebundle_()["text/html"]
     assert (
         "<caption>Two rows.</caption>" in page
@@ -75,9 +81,18 @@ def test_table_has_a_text_form_and_an_html_form():
 
 @pytest.mark.parametrize(
     "value, text",
-    [(7833, "7833"), (0.123456, "0.123"), (123456.0, "123000"), (1e-16, "1e-16"), (None, "–"), (True, "True"),
-     ("word", "word"), (3.0, "3"), (1.23456e8, "1.23e8")],
-)  # fmt: skip
+    [
+        (7833, "7833"),
+        (0.123456, "0.123"),
+        (123456.0, "123000"),
+        (1e-16, "1e-16"),
+        (None, "–"),
+        (True, "True"),
+        ("word", "word"),
+        (3.0, "3"),
+        (1.23456e8, "1.23e8"),
+    ],
+)
 def test_digits(value, text):
     assert digits(value) == text
 
@@ -105,5 +120,9 @@ def test_the_example_counts_the_start_of_the_paper_once():
 
 def test_settings_of_the_text_are_plain_numbers():
     settings = figures.settings()
-    assert settings["rates_count"] == 21 and settings["bm_parameters"] == 21 and settings["pairs"] == 45
+    assert (
+        settings["rates_count"] == 21
+        and settings["bm_parameters"] == 21
+        and settings["pairs"] == 45
+    )
     assert all(isinstance(value, (int, float)) for value in settings.values())

@@ -43,7 +43,9 @@ IDENTITY = torch.eye(2, dtype=torch.float64)
 
 
 def quadrature(mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Nodes and weights that average polynomials up to degree 5 exactly over N(mean, I) in two dimensions."""
+    """Nodes and weights that average polynomials up to degree 5 exactly over N(mean, I) in two
+    dimensions.
+    """
     node, weight = tensor([-math.sqrt(3), 0.0, math.sqrt(3)]), tensor([1 / 6, 2 / 3, 1 / 6])
     return torch.cartesian_prod(node, node) + mean, torch.outer(weight, weight).reshape(-1)
 
@@ -69,7 +71,9 @@ def second_moment(x: torch.Tensor) -> torch.Tensor:
 
 
 def machine(seed: int = 0, units: str = "01", n: int = 4):
-    """An enumerable machine, parameters, and the distribution of 50 samples of another such machine."""
+    """An enumerable machine, parameters, and the distribution of 50 samples of another such
+    machine.
+    """
     model = BoltzmannMachine(n, units)
     theta, true = normal(2, model.parameters, seed=seed)
     x = model.sample(true, 50, generator=torch.Generator().manual_seed(seed))
@@ -83,14 +87,16 @@ def descend(theta, gradient, steps, step):
     return theta
 
 
-# --- Section 1.1 --------------------------------------------------------------------------------------------
+# ---- --- Section 1.1
 
 
 def test_equation_1():
     x = tensor([0.7, -1.3])
-    printed = 1 / (2 * math.pi) * math.exp(
-        -0.5 * (0.7 - (3 * 1.0 + 1 / 3 * -1.0)) ** 2 - 0.5 * (-1.3 - 1 / 3 * 1.0) ** 2
-    )  # fmt: skip
+    printed = (
+        1
+        / (2 * math.pi)
+        * math.exp(-0.5 * (0.7 - (3 * 1.0 + 1 / 3 * -1.0)) ** 2 - 0.5 * (-1.3 - 1 / 3 * 1.0) ** 2)
+    )
     assert GAUSSIAN.log_prob(THETA, x).exp().item() == pytest.approx(printed, rel=1e-12)
     axis = torch.linspace(-12, 12, 241, dtype=torch.float64)
     density = GAUSSIAN.log_prob(THETA, torch.cartesian_prod(axis, axis)).exp()
@@ -109,7 +115,11 @@ def test_equation_3():
     gradient = torch.func.grad(GAUSSIAN.nll)(THETA, MEAN)
     step = GAUSSIAN.path(THETA, MEAN, lr=0.01, steps=1).diff(dim=0)[0]
     assert close(step, -0.01 * gradient, 1e-12)
-    assert GAUSSIAN.nll(THETA + step, MEAN) < GAUSSIAN.nll(THETA, MEAN) < GAUSSIAN.nll(THETA - step, MEAN)
+    assert (
+        GAUSSIAN.nll(THETA + step, MEAN)
+        < GAUSSIAN.nll(THETA, MEAN)
+        < GAUSSIAN.nll(THETA - step, MEAN)
+    )
 
 
 def test_equation_4():
@@ -120,29 +130,34 @@ def test_equation_4():
     assert not close(GAUSSIAN.gradient(THETA, MEAN), printed, 1e-3)
 
 
-# --- Section 1.2 --------------------------------------------------------------------------------------------
+# ---- --- Section 1.2
 
 
 def test_equation_5():
     step = 1e-3 * tensor([0.3, -2.0])
     double_sum = sum(G[i, j] * step[i] * step[j] for i in range(2) for j in range(2))
     assert close(double_sum, step @ G @ step, 1e-14)
-    # What the length measures: the root mean square change of log q(x), and twice the KL divergence.
+    # What the length measures: the root mean square change of log q(x), and twice the KL
+    # divergence.
     x, weight = quadrature(M @ THETA)
     change = GAUSSIAN.log_prob(THETA + step, x) - GAUSSIAN.log_prob(THETA, x)
     assert (weight * change.square()).sum().item() == pytest.approx(double_sum.item(), rel=1e-5)
-    assert 2 * GAUSSIAN.kl(THETA + step, M @ THETA).item() == pytest.approx(double_sum.item(), rel=1e-9)
+    assert 2 * GAUSSIAN.kl(THETA + step, M @ THETA).item() == pytest.approx(
+        double_sum.item(), rel=1e-9
+    )
     assert not close(double_sum, step @ step, 1e-12)
 
 
-# --- Section 1.3 --------------------------------------------------------------------------------------------
+# ---- --- Section 1.3
 
 
 def test_equation_6():
     x = signal()
     brute = sum(torch.outer(row, row) for row in x) / len(x)
     assert close(Whitener().fit(x).covariance, brute, 1e-12)
-    assert not close(Whitener().fit(x).covariance, torch.cov(x.mT), 1e-4)  # the divisor is n, not n - 1
+    assert not close(
+        Whitener().fit(x).covariance, torch.cov(x.mT), 1e-4
+    )  # the divisor is n, not n - 1
 
 
 def test_equation_7():
@@ -161,7 +176,9 @@ def test_equation_8(kind):
     y = x @ W.mT
     for moment in (second_moment(y), W @ second_moment(x) @ W.mT):
         assert close(moment, torch.eye(3, dtype=torch.float64), 1e-12)
-    assert kind == "zca" or not close(W.mT @ second_moment(x) @ W, torch.eye(3, dtype=torch.float64), 1e-2)
+    assert kind == "zca" or not close(
+        W.mT @ second_moment(x) @ W, torch.eye(3, dtype=torch.float64), 1e-2
+    )
 
 
 def test_equation_9():
@@ -181,7 +198,7 @@ def test_equation_10():
     assert not close(y, x @ (vectors @ torch.diag(1 / values) @ vectors.mT), 1e-2)
 
 
-# --- Section 1.4 --------------------------------------------------------------------------------------------
+# ---- --- Section 1.4
 
 
 def test_equation_11():
@@ -201,9 +218,11 @@ def test_equation_11():
 def test_equations_12_to_14(number):
     """Lengths agree: |dphi|^2 = |dtheta|^2, written out further with each number."""
     step = normal(2)
-    in_theta = {12: 2 * GAUSSIAN.kl(THETA + step, M @ THETA), 13: step @ G @ step, 14: step @ G @ step}[
-        number
-    ]
+    in_theta = {
+        12: 2 * GAUSSIAN.kl(THETA + step, M @ THETA),
+        13: step @ G @ step,
+        14: step @ G @ step,
+    }[number]
     for W in roots(G):
         dphi = W @ (THETA + step) - W @ THETA
         in_phi = {12: dphi.norm() ** 2, 13: dphi @ IDENTITY @ dphi, 14: dphi @ dphi}[number]
@@ -241,7 +260,7 @@ def test_equation_18(cases):
     assert not close(G @ THETA, expected, 1e-2)
 
 
-# --- Section 1.5 --------------------------------------------------------------------------------------------
+# ---- --- Section 1.5
 
 
 def in_phi(W: torch.Tensor):
@@ -258,7 +277,9 @@ def one_step_in_phi(root):
 
 
 def test_equation_19():
-    """A descent step in phi is minus its gradient, as in Eqs. 3 and 28; with the printed sign J grows."""
+    """A descent step in phi is minus its gradient, as in Eqs. 3 and 28; with the printed sign J
+    grows.
+    """
     W = metric_root(G)
     phi = W @ THETA
     step = 0.1 * torch.func.grad(in_phi(W))(phi)
@@ -271,7 +292,9 @@ def test_equation_20():
         jacobian = torch.linalg.inv(W)  # d theta / d phi^T
         expected = torch.func.grad(in_phi(W))(W @ THETA)
         assert close(jacobian.mT @ GAUSSIAN.gradient(THETA, MEAN), expected)
-    assert not close(jacobian @ GAUSSIAN.gradient(THETA, MEAN), expected, 1e-2)  # the transpose matters
+    assert not close(
+        jacobian @ GAUSSIAN.gradient(THETA, MEAN), expected, 1e-2
+    )  # the transpose matters
 
 
 def test_equation_21():
@@ -284,7 +307,9 @@ def test_equation_21():
 def test_equation_22():
     dphi = normal(2)
     for W in roots(G):
-        jacobian = torch.autograd.functional.jacobian(lambda phi, W=W: torch.linalg.solve(W, phi), W @ THETA)
+        jacobian = torch.autograd.functional.jacobian(
+            lambda phi, W=W: torch.linalg.solve(W, phi), W @ THETA
+        )
         moved = torch.linalg.solve(W, W @ THETA + dphi) - THETA
         assert close(jacobian @ dphi, moved)
     assert not close(jacobian.mT @ dphi, moved, 1e-2)
@@ -297,7 +322,9 @@ def test_equation_23():
 
 
 def test_equation_24():
-    """One plain step in phi is minus G^-1 grad J in theta for any root; with the printed sign J grows."""
+    """One plain step in phi is minus G^-1 grad J in theta for any root; with the printed sign J
+    grows.
+    """
     natural = damped_solve(G, GAUSSIAN.gradient(THETA, MEAN), 0.0)
     for root in ("symmetric", "pca", "cholesky"):
         assert close(one_step_in_phi(root) - THETA, -0.1 * natural, 1e-9)
@@ -306,7 +333,9 @@ def test_equation_24():
 
 
 def test_equation_25():
-    """The path along G^-1 grad J does not depend on a linear re-parametrization; that along grad J does."""
+    """The path along G^-1 grad J does not depend on a linear re-parametrization; that along grad J
+    does.
+    """
     inverse = torch.linalg.inv(G)
     path = GAUSSIAN.path(THETA, MEAN, lr=0.3, steps=10, inverse_metric=inverse)
     plain = GAUSSIAN.path(THETA, MEAN, lr=0.1, steps=10)
@@ -320,11 +349,13 @@ def test_equation_25():
         assert not close(other.path(start, MEAN, lr=0.1, steps=10) @ A.mT, plain, 1e-2)
 
 
-# --- Sections 2.1 and 2.2 -----------------------------------------------------------------------------------
+# ---- --- Sections 2.1 and 2.2
 
 
 def test_equation_26():
-    """Among steps of one length |dtheta|, the natural gradient changes J most (in Figure 1's valley)."""
+    """Among steps of one length |dtheta|, the natural gradient changes J most (in Figure 1's
+    valley).
+    """
     gradient = GAUSSIAN.gradient(tensor([0.12, -1.09]), ZERO)
     natural = damped_solve(G, gradient, 0.0)
     assert close(G @ natural, gradient, 1e-9)
@@ -368,11 +399,13 @@ def test_equation_30():
     brute = sum(q_x * torch.outer(g_x, g_x) for q_x, g_x in zip(q, g, strict=True))
     assert close(model.fisher(theta), brute)
     step = 1e-4 * normal(10)
-    assert 2 * model.kl(theta + step, q).item() == pytest.approx((step @ brute @ step).item(), rel=1e-3)
+    assert 2 * model.kl(theta + step, q).item() == pytest.approx(
+        (step @ brute @ step).item(), rel=1e-3
+    )
     assert not close(model.data_fisher(theta, p), brute, 1e-2)
 
 
-# --- Sections 2.3 to 2.5 ------------------------------------------------------------------------------------
+# ---- --- Sections 2.3 to 2.5
 
 
 def test_equation_31():
@@ -399,7 +432,8 @@ def test_equation_33():
     mean, q_mean = model.features(x).mean(0), model.distribution(theta) @ model.statistics
     cross = torch.outer(mean, q_mean)
     assert close(
-        model.energy_metric(p) - cross - cross.mT + torch.outer(q_mean, q_mean), model.data_fisher(theta, p)
+        model.energy_metric(p) - cross - cross.mT + torch.outer(q_mean, q_mean),
+        model.data_fisher(theta, p),
     )
     assert not close(model.energy_metric(p), model.data_fisher(theta, p), 1e-2)
 
@@ -411,7 +445,7 @@ def test_equation_34():
     assert not close(diagonal(model.fisher(theta)), model.fisher(theta), 1e-3)
 
 
-# --- Section 2.6 --------------------------------------------------------------------------------------------
+# ---- --- Section 2.6
 
 
 @pytest.mark.parametrize("metric", [G, normal(2, 2)], ids=["symmetric", "general"])
@@ -422,7 +456,9 @@ def test_equation_35(metric):
 
 
 def test_equation_35_by_its_definition():
-    """It minimizes the mean of |(G + U) x - g|^2 over U with E U^T U = eps I (Boyd, Section 6.4.1)."""
+    """It minimizes the mean of |(G + U) x - g|^2 over U with E U^T U = eps I (Boyd, Section
+    6.4.1).
+    """
     metric, g, eps = normal(2, 2), normal(2, seed=1), 0.3
     x = stochastic_robust_inverse(metric, eps) @ g
     rotation = torch.linalg.qr(normal(2, 2, seed=2)).Q
@@ -440,16 +476,20 @@ def test_equation_36():
     gradient = GAUSSIAN.gradient(THETA, MEAN)
     natural = ridge_solve(G, gradient, 0.0)
     assert close(G @ natural, gradient, 1e-9)
-    errors = [float((ridge_solve(G, gradient, eps) - natural).norm()) for eps in (1e-2, 1e-6, 1e-10)]
+    errors = [
+        float((ridge_solve(G, gradient, eps) - natural).norm()) for eps in (1e-2, 1e-6, 1e-10)
+    ]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-3 * errors[0]
 
 
-# --- Section 2.7 --------------------------------------------------------------------------------------------
+# ---- --- Section 2.7
 
 
 def test_equation_37(cases):
-    """Steepest descent in phi = G^(1/2)(theta_fixed) theta takes natural-gradient steps with that G."""
+    """Steepest descent in phi = G^(1/2)(theta_fixed) theta takes natural-gradient steps with that
+    G.
+    """
     case = cases("whitening")["phi_space_equals_theta_space"]
     Z, y = tensor(case["inputs"]["Z"]), tensor(case["inputs"]["y"])
 
@@ -463,7 +503,10 @@ def test_equation_37(cases):
     def run(period):
         theta = torch.zeros(3, dtype=torch.float64, requires_grad=True)
         optimizer = natural_space(
-            [theta], lambda: fisher(theta.detach()), lambda p: torch.optim.SGD(p, lr=0.5), period=period
+            [theta],
+            lambda: fisher(theta.detach()),
+            lambda p: torch.optim.SGD(p, lr=0.5),
+            period=period,
         )
         for _ in range(3):
             theta.grad = gradient(theta.detach())
@@ -481,7 +524,7 @@ def test_equation_37(cases):
     assert not close(fixed, run(1), 1e-2)
 
 
-# --- Section 2.8 --------------------------------------------------------------------------------------------
+# ---- --- Section 2.8
 
 
 def squared_error(theta, x, y):
@@ -498,7 +541,9 @@ def test_equation_38(cases):
     """J is an average of a loss, and its gradient the average of per-example gradients."""
     X, y, theta = regression(cases)
     J = torch.func.grad(
-        lambda theta: torch.stack([squared_error(theta, *pair) for pair in zip(X, y, strict=True)]).mean()
+        lambda theta: torch.stack(
+            [squared_error(theta, *pair) for pair in zip(X, y, strict=True)]
+        ).mean()
     )
     expected = tensor(cases("whitening")["l2_metrics"]["expected"]["grad_J"])
     assert close(J(theta), expected, 1e-8)
@@ -522,12 +567,15 @@ def test_equations_40_and_41(cases, number):
         conditional = -squared_error(theta, x, y) - 0.5 * math.log(math.pi)
         return conditional + (-0.5 * (x @ x) if number == 40 else 0.0)  # log p(x) of some p
 
-    # Averages over y from q(y | x) by two nodes, mean plus and minus the deviation 1/sqrt(2): exact here.
+    # Averages over y from q(y | x) by two nodes, mean plus and minus the deviation 1/sqrt(2): exact
+    # here.
     inputs, offset = torch.cat([X, X]), tensor([[0.5**0.5], [-(0.5**0.5)]])
     metric = gradient_second_moment(log_q, theta, inputs, (X @ theta + offset).reshape(-1))
     expected = tensor(cases("whitening")["l2_metrics"]["expected"]["eq41"])
     assert close(metric, expected, 1e-8)
-    assert close(2 * second_moment(X), expected, 1e-8)  # exp(-|y - f|^2) has variance 1/2, hence the 2
+    assert close(
+        2 * second_moment(X), expected, 1e-8
+    )  # exp(-|y - f|^2) has variance 1/2, hence the 2
     assert not close(second_moment(X), expected, 1e-2)
 
 
@@ -537,7 +585,9 @@ def relative_length(W, dW):
 
 
 def test_equation_42():
-    """It holds when each length is taken with the metric at its own point, not with one metric for both."""
+    """It holds when each length is taken with the metric at its own point, not with one metric for
+    both.
+    """
     W, dW, Y = normal(3, 3), 1e-3 * normal(3, 3, seed=1), normal(3, 3, seed=2)
 
     def T(V):
@@ -554,7 +604,7 @@ def test_equation_42():
     assert not close(relative_length(W, change) * 1e6, relative_length(W, dW) * 1e6, 1e-2)
 
 
-# --- Section 2.9 --------------------------------------------------------------------------------------------
+# ---- --- Section 2.9
 
 
 def separation_objective(x):
@@ -562,7 +612,9 @@ def separation_objective(x):
 
 
 def test_equation_43():
-    """It is the inverse of the invariant metric times the gradient; minus that direction descends."""
+    """It is the inverse of the invariant metric times the gradient; minus that direction
+    descends.
+    """
     W, J = normal(3, 3), separation_objective(normal(40, 3, seed=1))
     gradient = torch.func.grad(J)(W)
     inverse = torch.linalg.inv(W)
@@ -601,19 +653,29 @@ def test_equation_45():
     gradient = GAUSSIAN.gradient(THETA, MEAN)
     for seed in range(20):
         H = normal(2, 2, seed=seed)
-        J = GAUSSIAN.nll(GAUSSIAN.path(THETA, MEAN, lr=1e-6, steps=1, inverse_metric=H @ H.mT), MEAN)
+        J = GAUSSIAN.nll(
+            GAUSSIAN.path(THETA, MEAN, lr=1e-6, steps=1, inverse_metric=H @ H.mT), MEAN
+        )
         assert J[1] < J[0]
     indefinite = IDENTITY - 2 * torch.outer(gradient, gradient) / gradient.square().sum()
     assert GAUSSIAN.nll(THETA - 1e-6 * indefinite @ gradient, MEAN) > GAUSSIAN.nll(THETA, MEAN)
 
 
-# --- Misprints: the printed form fails, the right one passes ------------------------------------------------
+# ---- --- Misprints: the printed form fails, the right one passes
 
 
 def test_erratum_sign_of_the_steps():
     """Section 1.4 step 2, Eqs. 19 and 24: the printed recipe climbs, with a minus it learns."""
     Z, y = (
-        tensor([[2.0, 0.5, 1.0], [-1.0, 0.3, 1.0], [0.4, -1.2, 1.0], [1.5, 1.1, 1.0], [-2.2, -0.1, 1.0]]),
+        tensor(
+            [
+                [2.0, 0.5, 1.0],
+                [-1.0, 0.3, 1.0],
+                [0.4, -1.2, 1.0],
+                [1.5, 1.1, 1.0],
+                [-2.2, -0.1, 1.0],
+            ]
+        ),
         tensor([1.0, 0, 1, 0, 0]),
     )
 
@@ -638,7 +700,12 @@ def test_erratum_sign_of_the_steps():
 def test_erratum_sign_of_the_relative_gradient():
     W, J = normal(3, 3), separation_objective(normal(40, 3, seed=1))
     printed, right = (
-        descend(W, torch.func.grad(J), 1, lambda g, sign=sign: sign * 0.01 * natural_relative_gradient(g, W))
+        descend(
+            W,
+            torch.func.grad(J),
+            1,
+            lambda g, sign=sign: sign * 0.01 * natural_relative_gradient(g, W),
+        )
         for sign in (1, -1)
     )
     assert J(right) < J(W) < J(printed)
@@ -658,7 +725,9 @@ def test_erratum_log_likelihood():
 
 
 def test_erratum_length_and_change_of_the_objective():
-    """Section 1.2: |dtheta| is the rms change of log q(x); at the optimum J changes by half its square."""
+    """Section 1.2: |dtheta| is the rms change of log q(x); at the optimum J changes by half its
+    square.
+    """
     step = 1e-2 * tensor([0.3, -2.0])
     length = (step @ G @ step).sqrt().item()
     x, weight = quadrature(M @ THETA)
@@ -675,7 +744,9 @@ def steps_until(kl: torch.Tensor, threshold: float) -> int:
 
 
 def divergence(gain: torch.Tensor, lr: float, steps: int) -> torch.Tensor:
-    """KL after 0..steps steps on the problem of Figure 1, with eigenvalue i of G inverted to gain[i]."""
+    """KL after 0..steps steps on the problem of Figure 1, with eigenvalue i of G inverted to
+    gain[i].
+    """
     values, vectors = torch.linalg.eigh(G)
     t = torch.arange(steps + 1, dtype=torch.float64)
     contraction = (1 - lr * gain * values) ** (2 * t[:, None])
@@ -686,13 +757,18 @@ VALUES = torch.linalg.eigvalsh(G)
 
 
 def test_the_closed_form_of_figure_1_is_right():
-    for inverse, gain in ((IDENTITY, torch.ones(2, dtype=torch.float64)), (torch.linalg.inv(G), 1 / VALUES)):
+    for inverse, gain in (
+        (IDENTITY, torch.ones(2, dtype=torch.float64)),
+        (torch.linalg.inv(G), 1 / VALUES),
+    ):
         path = GAUSSIAN.path(THETA, ZERO, lr=0.1, steps=50, inverse_metric=inverse)
         assert close(GAUSSIAN.kl(path, ZERO), divergence(gain, 0.1, 50), 1e-8)
 
 
 def test_erratum_figure_1_at_equal_step_size():
-    """Figure 1b: at the same step size, which method "converges more quickly" depends on the threshold."""
+    """Figure 1b: at the same step size, which method "converges more quickly" depends on the
+    threshold.
+    """
     plain, natural = (
         divergence(torch.ones(2, dtype=torch.float64), 0.1, 10_000),
         divergence(1 / VALUES, 0.1, 10_000),
@@ -703,13 +779,20 @@ def test_erratum_figure_1_at_equal_step_size():
 
 def test_erratum_ridge_is_no_alternative_to_equation_35():
     gradient = GAUSSIAN.gradient(THETA, MEAN)
-    by_inverse, by_ridge = stochastic_robust_inverse(G, 0.01) @ gradient, ridge_solve(G, gradient, 0.01)
+    by_inverse, by_ridge = (
+        stochastic_robust_inverse(G, 0.01) @ gradient,
+        ridge_solve(G, gradient, 0.01),
+    )
     assert float((by_inverse - by_ridge).abs().max()) < 1e-12
-    assert float((by_inverse - damped_solve(G, gradient, 0.01)).norm()) > 0.1  # this one is different
+    assert (
+        float((by_inverse - damped_solve(G, gradient, 0.01)).norm()) > 0.1
+    )  # this one is different
 
 
 def test_erratum_eps_compares_with_squared_eigenvalues():
-    """Section 2.6, "say 0.01": directions far below sqrt(eps) = 0.1 stand still; no gain exceeds 5."""
+    """Section 2.6, "say 0.01": directions far below sqrt(eps) = 0.1 stand still; no gain exceeds
+    5.
+    """
     eps = 0.01
     gain = stochastic_robust_inverse(torch.diag(VALUES), eps).diagonal()
     assert gain[0] < 0.01 * min(1 / VALUES[0], 1 / (VALUES[0] + eps))
@@ -727,7 +810,9 @@ def test_erratum_descent_only_for_small_steps():
     best = GAUSSIAN.nll(THETA - natural, MEAN)
 
     def excess(lr):
-        return ((GAUSSIAN.nll(THETA - lr * natural, MEAN) - best) / (GAUSSIAN.nll(THETA, MEAN) - best)).item()
+        return (
+            (GAUSSIAN.nll(THETA - lr * natural, MEAN) - best) / (GAUSSIAN.nll(THETA, MEAN) - best)
+        ).item()
 
     assert excess(0.1) == pytest.approx(0.81)
     assert excess(2.1) == pytest.approx(1.21)
@@ -746,7 +831,9 @@ def test_erratum_mean_of_the_signal():
 
 
 def test_erratum_second_order_dependencies():
-    """Section 1.3: whitening removes second-order dependencies; first-order ones (means) pass Eq. 10."""
+    """Section 1.3: whitening removes second-order dependencies; first-order ones (means) pass Eq.
+    10.
+    """
     x = signal() + tensor([3.0, -2.0, 1.0])
     y = x @ whitening_matrix(torch.cov(x.mT, correction=0)).mT
     assert close(torch.cov(y.mT, correction=0), torch.eye(3, dtype=torch.float64))
@@ -754,7 +841,9 @@ def test_erratum_second_order_dependencies():
 
 
 def test_erratum_systems_of_linear_equations():
-    """Eqs. 8 and 16 are quadratic in W: two solutions, but not their average, as linear systems have."""
+    """Eqs. 8 and 16 are quadratic in W: two solutions, but not their average, as linear systems
+    have.
+    """
     sigma = second_moment(signal())
     W = whitening_matrix(sigma)
     eye = torch.eye(3, dtype=torch.float64)
@@ -782,7 +871,9 @@ def test_erratum_quadratic_form_of_a_matrix():
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         dW.mT @ vec_metric(W) @ dW
     moved = (dW @ Y).reshape(-1)
-    assert close(moved @ vec_metric(W @ Y) @ moved, dW.reshape(-1) @ vec_metric(W) @ dW.reshape(-1), 1e-8)
+    assert close(
+        moved @ vec_metric(W @ Y) @ moved, dW.reshape(-1) @ vec_metric(W) @ dW.reshape(-1), 1e-8
+    )
 
 
 def preconditioned_condition(metric: torch.Tensor, hessian: torch.Tensor) -> float:
@@ -792,7 +883,9 @@ def preconditioned_condition(metric: torch.Tensor, hessian: torch.Tensor) -> flo
 
 
 def random_machines(count: int = 20):
-    """0/1 machines of 6 units, couplings N(0, 1/6), biases N(0, 1), and the Hessian at their optimum."""
+    """0/1 machines of 6 units, couplings N(0, 1/6), biases N(0, 1), and the Hessian at their
+    optimum.
+    """
     model = BoltzmannMachine(6)
     for seed in range(count):
         theta = torch.cat([normal(15, seed=seed) / 6**0.5, normal(6, seed=1000 + seed)])
@@ -800,16 +893,22 @@ def random_machines(count: int = 20):
 
 
 def test_erratum_the_diagonal_can_make_it_worse():
-    """Section 2.5: "almost all problems" does not hold for 0/1 machines; there, two blocks do help."""
+    """Section 2.5: "almost all problems" does not hold for 0/1 machines; there, two blocks do
+    help.
+    """
     plain = [condition_number(F) for _, _, F in random_machines()]
     diagonals = [preconditioned_condition(diagonal(F), F) for _, _, F in random_machines()]
-    blocks = [preconditioned_condition(block_diagonal(F, [15, 6]), F) for _, _, F in random_machines()]
+    blocks = [
+        preconditioned_condition(block_diagonal(F, [15, 6]), F) for _, _, F in random_machines()
+    ]
     assert sum(d > p for d, p in zip(diagonals, plain, strict=True)) >= 5
     assert sum(b < p for b, p in zip(blocks, plain, strict=True)) >= 19
 
 
 def test_erratum_the_energy_metric_misses_the_mean():
-    """Section 2.4: Eq. 33 leaves a bad condition number; with the mean subtracted it leaves none."""
+    """Section 2.4: Eq. 33 leaves a bad condition number; with the mean subtracted it leaves
+    none.
+    """
     printed, centred = [], []
     for model, theta, F in random_machines():
         q = model.distribution(theta)

@@ -1,6 +1,7 @@
 """Build the book in a folder, from nothing, and fail on every warning and every failing cell.
 
-A second run must fail as the first did, so nothing is reused: an unchanged page would not warn again.
+A second run must fail as the first did, so nothing is reused: an unchanged page would not warn
+again.
 """
 
 import shutil
@@ -22,7 +23,9 @@ def build(folder: Path) -> int:
     (output / ".complete").unlink(missing_ok=True)
     command = [sys.executable, "-c", MAIN, "build", str(folder), "--all", "-W", "--keep-going"]
     with tempfile.TemporaryDirectory() as profile:
-        status = subprocess.run(command, check=False, cwd=folder, env=environment(Path(profile))).returncode
+        status = subprocess.run(
+            command, check=False, cwd=folder, env=environment(Path(profile))
+        ).returncode
     if status == 0:
         for source_map in (output / "html" / "_static").rglob("*.map"):
             source_map.unlink()

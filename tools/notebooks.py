@@ -1,7 +1,9 @@
-"""Execute the chapters and store their outputs in canonical form, or compare a fresh run with the stored outputs.
+"""Execute the chapters and store their outputs in canonical form, or compare a fresh run with the
+stored outputs.
 
-Canonical form: kernel ``python3``; no widget state and no widget views, whose identifiers are random (the rendered book
-makes its own); stable cell ids; execution counts 1, 2, ...; printed text in one piece; pictures kept.
+Canonical form: kernel ``python3``; no widget state and no widget views, whose identifiers are
+random (the rendered book makes its own); stable cell ids; execution counts 1, 2, ...; printed text
+in one piece; pictures kept.
 """
 
 import argparse
@@ -54,7 +56,9 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
 
 
 def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNode]:
-    """Return the outputs of a cell without widget views, with neighbouring pieces of one stream joined."""
+    """Return the outputs of a cell without widget views, with neighbouring pieces of one stream
+    joined.
+    """
     kept: list[NotebookNode] = []
     for output in outputs:
         if "data" in output:
@@ -101,7 +105,9 @@ def execute(path: Path) -> bool:
 
 
 def regress(paths: list[Path], workers: int) -> int:
-    """Compare a fresh run of each notebook with its stored outputs, by nbval; return the exit status."""
+    """Compare a fresh run of each notebook with its stored outputs, by nbval; return the exit
+    status.
+    """
     if not paths:
         print("no notebooks")
         return 0
@@ -121,15 +127,21 @@ def regress(paths: list[Path], workers: int) -> int:
     ]
     command = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
     with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run(command, check=False, cwd=ROOT, env=environment(Path(folder))).returncode
+        return subprocess.run(
+            command, check=False, cwd=ROOT, env=environment(Path(folder))
+        ).returncode
 
 
 KERNEL_OPTIONS = "c.HistoryManager.hist_file = ':memory:'\nc.IPKernelApp.log_level = 'ERROR'\n"
-"""No history file, which one kernel could find locked by another; no notice that they talk over a local port."""
+"""No history file, which one kernel could find locked by another; no notice that they talk over a
+local port.
+"""
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment whose kernels read ``KERNEL_OPTIONS``, written into this empty folder."""
+    """Return an environment whose kernels read ``KERNEL_OPTIONS``, written into this empty
+    folder.
+    """
     profile = folder / "profile_default"
     profile.mkdir()
     (profile / "ipython_kernel_config.py").write_text(KERNEL_OPTIONS)
@@ -138,7 +150,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def pytest_collection_modifyitems(items: list) -> None:
-    """Let nbval wait longer for the outputs of a cell: this file is its plugin. Its own 5 seconds fail on a busy machine."""
+    """Let nbval wait longer for the outputs of a cell: this file is its plugin. Its own 5 seconds
+    fail on a busy machine.
+    """
     for item in items:
         if hasattr(item, "output_timeout"):
             item.output_timeout = 120

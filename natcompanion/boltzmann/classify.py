@@ -8,7 +8,9 @@ from natcompanion.boltzmann.rbm import RBM
 
 
 def one_hot(labels: torch.Tensor, classes: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """Return (n, classes) label units for integer ``labels`` (n,); ValueError if one is out of range."""
+    """Return (n, classes) label units for integer ``labels`` (n,); ValueError if one is out of
+    range.
+    """
     return torch.nn.functional.one_hot(_checked(labels, classes).long(), classes).to(dtype)
 
 
@@ -18,17 +20,22 @@ def _checked(labels: torch.Tensor, classes: int, rows: int | None = None) -> tor
     good = tensor and not labels.is_floating_point() and labels.ndim == 1 and len(labels) > 0
     if not good or len(labels) != (rows or len(labels)):
         got = f"{labels.dtype} {tuple(labels.shape)}" if tensor else type(labels).__name__
-        raise ValueError(f"labels: expected a tensor of integers ({rows or 'n'},), n >= 1, got {got}")
+        raise ValueError(
+            f"labels: expected a tensor of integers ({rows or 'n'},), n >= 1, got {got}"
+        )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        raise ValueError(f"labels: expected 0 to {classes - 1}, got minimum {low} and maximum {high}")
+        raise ValueError(
+            f"labels: expected 0 to {classes - 1}, got minimum {low} and maximum {high}"
+        )
     return labels
 
 
 class ClassificationRBM:
     r"""A Boltzmann machine over (x, y): pixels x and one softmax group of label units y.
 
-    .. math:: p(y \mid x) \propto \exp\Big(d_y + \sum_j \log(1 + e^{b_j + U_{yj} + x^T W_{\cdot j}})\Big)
+    .. math:: p(y \mid x) \propto \exp\Big(d_y + \sum_j \log(1 + e^{b_j + U_{yj} + x^T W_{\cdot
+    j}})\Big)
 
     Parameters
     ----------
@@ -41,22 +48,29 @@ class ClassificationRBM:
 
     Notes
     -----
-    The paper gives accuracies but no classifier; this is one of two readings, `fit_softmax` is the other.
+    The paper gives accuracies but no classifier; this is one of two readings, `fit_softmax` is the
+    other.
     """
 
-    def __init__(self, W: torch.Tensor, U: torch.Tensor, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor):
+    def __init__(
+        self, W: torch.Tensor, U: torch.Tensor, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor
+    ):
         self.machine = RBM(torch.cat([W, U]), torch.cat([a, d]), b)
         self.pixels, self.classes = len(W), len(U)
 
     @classmethod
     def from_machine(cls, machine: RBM, classes: int) -> "ClassificationRBM":
-        """Return the classifier whose last ``classes`` visible units are the label units; at least one is a pixel."""
+        """Return the classifier whose last ``classes`` visible units are the label units; at least
+        one is a pixel.
+        """
         n = machine.visible - _checks.whole(classes, "classes", 1, machine.visible - 1)
         W, U, a, d = machine.W[:n], machine.W[n:], machine.a[:n], machine.a[n:]
         return cls(W, U, a, machine.b, d)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the unnormalized log p(y|x), (n, classes), exactly: the hidden units are summed out."""
+        """Return the unnormalized log p(y|x), (n, classes), exactly: the hidden units are summed
+        out.
+        """
         n = self.pixels
         W, a, b = self.machine.double()
         drive = b + RBM(W[:n], a[:n], b).check_visible(x).double() @ W[:n]
@@ -78,21 +92,37 @@ class ClassificationRBM:
     def cd_gradient(
         self, x: torch.Tensor, labels: torch.Tensor, *, generator: torch.Generator | None = None
     ) -> torch.Tensor:
-        """Return the CD-1 gradient of the mean log p(x, y); the label group is sampled as a softmax, (P,)."""
-        v = torch.cat([x, one_hot(_checked(labels, self.classes, len(x)), self.classes, x.dtype)], 1)
+        """Return the CD-1 gradient of the mean log p(x, y); the label group is sampled as a
+        softmax, (P,).
+        """
+        v = torch.cat(
+            [x, one_hot(_checked(labels, self.classes, len(x)), self.classes, x.dtype)], 1
+        )
         q = self.machine.hidden_mean(v)
         h = (torch.rand(q.shape, generator=generator, dtype=q.dtype) < q).to(q.dtype)
         pixels = self.machine.visible_mean(h)[:, : self.pixels]
-        x_model = (torch.rand(pixels.shape, generator=generator, dtype=q.dtype) < pixels).to(q.dtype)
-        group = torch.softmax(h @ self.machine.W[self.pixels :].mT + self.machine.a[self.pixels :], 1)
-        y_model = one_hot(torch.multinomial(group, 1, generator=generator)[:, 0], self.classes, q.dtype)
+        x_model = (torch.rand(pixels.shape, generator=generator, dtype=q.dtype) < pixels).to(
+            q.dtype
+        )
+        group = torch.softmax(
+            h @ self.machine.W[self.pixels :].mT + self.machine.a[self.pixels :], 1
+        )
+        y_model = one_hot(
+            torch.multinomial(group, 1, generator=generator)[:, 0], self.classes, q.dtype
+        )
         return self.machine.contrast(v, torch.cat([x_model, y_model], 1))
 
 
 def fit_softmax(
-    features: torch.Tensor, labels: torch.Tensor, classes: int, *, l2: float = 1e-3, steps: int = 100
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    classes: int,
+    *,
+    l2: float = 1e-3,
+    steps: int = 100,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (weights, bias) of a softmax on ``features`` (n, H), fitted by L-BFGS to the mean cross-entropy.
+    """Return (weights, bias) of a softmax on ``features`` (n, H), fitted by L-BFGS to the mean
+    cross-entropy.
 
     Parameters
     ----------

@@ -13,7 +13,9 @@ _STATES_TIMES_UNITS_PER_SECOND = 1e8
 
 
 def softplus(x: torch.Tensor) -> torch.Tensor:
-    r"""Return :math:`\log(1 + e^x)` to full double precision (torch's default cuts off at x = 20)."""
+    r"""Return :math:`\log(1 + e^x)` to full double precision (torch's default cuts off at x =
+    20).
+    """
     return F.softplus(x, threshold=50.0)
 
 
@@ -34,7 +36,8 @@ def states(
     Returns
     -------
     torch.Tensor
-        (stop - start, units), double precision. Counting in base 2, the first unit is the most significant digit.
+        (stop - start, units), double precision. Counting in base 2, the first unit is the most
+        significant digit.
     """
     stop = 2**units if stop is None else stop
     number = torch.arange(start, stop, device=device)
@@ -61,9 +64,12 @@ def check_enumerable(units: int, others: int, limit: int = ENUMERATION_LIMIT) ->
     if units > limit:
         seconds = 2.0**units * others / _STATES_TIMES_UNITS_PER_SECOND
         raise ValueError(
-            f"enumeration: expected at most {limit} units in the smaller layer, got {units}: 2**{units} states of "
-            f"{others} units would take about {seconds:.2g} seconds and {8 * 2.0**units / 2**30:.2g} GiB; "
-            "use fewer units, sampling (cd_gradient, SampledFisherOperator), or pass limit= if you mean it"
+            f"enumeration: expected at most {limit} units in the smaller layer, got "
+            f"{units}: 2**{units} states of "
+            f"{others} units would take about {seconds:.2g} seconds and "
+            f"{8 * 2.0**units / 2**30:.2g} GiB; "
+            "use fewer units, sampling (cd_gradient, SampledFisherOperator), or pass "
+            "limit= if you mean it"
         )
 
 
@@ -94,7 +100,9 @@ def hidden_log_weights(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tor
     Source: boltzmann Sec. 3 (the sum over hidden states).
     """
     D, H = W.shape
-    out = W.new_empty(2**H)  # filled in place: a list of small pieces would keep the memory of every chunk from reuse
+    out = W.new_empty(
+        2**H
+    )  # filled in place: a list of small pieces would keep the memory of every chunk from reuse
     for start, stop in chunks(H, D):
         h = states(H, start, stop, device=W.device)
         out[start:stop] = h @ b + softplus(torch.addmm(a, h, W.mT)).sum(1)

@@ -19,20 +19,28 @@ def statistic_names(visible: int, hidden: int) -> list[str]:
     return v + h + [x + y for x in v for y in h]
 
 
-def transpose_order(visible: int, hidden: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return the index that turns the vector of ``rbm.transpose()`` into the vector of ``rbm``, (P,)."""
+def transpose_order(
+    visible: int, hidden: int, *, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Return the index that turns the vector of ``rbm.transpose()`` into the vector of ``rbm``,
+    (P,).
+    """
     pairs = torch.arange(visible * hidden, device=device).reshape(hidden, visible).mT.reshape(-1)
     first = torch.arange(visible, device=device) + hidden
     return torch.cat([first, torch.arange(hidden, device=device), pairs + visible + hidden])
 
 
 def conditional_statistics(h: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
-    """Return E[g|h] = (m, h, vec(m h^T)) for each row; ``h`` (n, H), ``m`` = E[v|h] (n, D); result (n, P)."""
+    """Return E[g|h] = (m, h, vec(m h^T)) for each row; ``h`` (n, H), ``m`` = E[v|h] (n, D); result
+    (n, P).
+    """
     return torch.cat([m, h, (m[:, :, None] * h[:, None, :]).flatten(1)], 1)
 
 
 def pixel_blocks(visible: int, hidden: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return the positions in g of (v_i, v_i h_0, …, v_i h_{H-1}) for each visible unit i, (D, H + 1)."""
+    """Return the positions in g of (v_i, v_i h_0, …, v_i h_{H-1}) for each visible unit i, (D, H +
+    1).
+    """
     v = torch.arange(visible, device=device)[:, None]
     return torch.cat([v, visible + hidden + hidden * v + torch.arange(hidden, device=device)], 1)
 
@@ -51,12 +59,13 @@ def conditional_blocks(p: torch.Tensor, h: torch.Tensor, m: torch.Tensor) -> tor
 
 
 def exact_fisher(rbm: "RBM") -> torch.Tensor:
-    r"""Return the Fisher matrix of the joint distribution, summing over the states of the smaller layer.
+    r"""Return the Fisher matrix of the joint distribution, summing over the states of the smaller
+    layer.
 
     .. math:: G = \mathrm{Cov}_h(E[g \mid h]) + E_h[\mathrm{Cov}(g \mid h)]
 
-    Both terms are in closed form: no visible configuration is summed and nothing is sampled. It is also the Hessian
-    of log Z.
+    Both terms are in closed form: no visible configuration is summed and nothing is sampled. It is
+    also the Hessian of log Z.
 
     Parameters
     ----------
@@ -101,7 +110,9 @@ def exact_fisher(rbm: "RBM") -> torch.Tensor:
     return ((G + G.mT) / 2).to(rbm.W.dtype)
 
 
-def conditional_covariance(rbm: "RBM", v: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+def conditional_covariance(
+    rbm: "RBM", v: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return the average over rows of ``v`` of Cov(g|v), (P, P): h is random and v is given.
 
     Parameters
@@ -125,7 +136,8 @@ def conditional_covariance(rbm: "RBM", v: torch.Tensor, weights: torch.Tensor | 
 
 
 def marginal_fisher(rbm: "RBM") -> torch.Tensor:
-    """Return the Fisher matrix of p(v) alone, G - E_v[Cov(g|v)], (P, P), by enumerating the visible units.
+    """Return the Fisher matrix of p(v) alone, G - E_v[Cov(g|v)], (P, P), by enumerating the visible
+    units.
 
     It is another matrix than the joint Fisher, and its rank is at most 2**D - 1.
 
@@ -142,12 +154,15 @@ def marginal_fisher(rbm: "RBM") -> torch.Tensor:
 
 
 def log_likelihood_hessian(rbm: "RBM", v: torch.Tensor) -> torch.Tensor:
-    """Return the Hessian of the mean log-likelihood, E_data[Cov(g|v)] - G, (P, P); not -G, since h is hidden."""
+    """Return the Hessian of the mean log-likelihood, E_data[Cov(g|v)] - G, (P, P); not -G, since h
+    is hidden.
+    """
     return conditional_covariance(rbm, v) - exact_fisher(rbm)
 
 
 def fisher_blocks(G: torch.Tensor, visible: int, hidden: int) -> dict[str, torch.Tensor]:
-    """Return the blocks of G by name: ``"v,v"``, ``"h,h"``, ``"v,h"``, ``"v,vh"``, ``"h,vh"``, ``"vh,vh"``.
+    """Return the blocks of G by name: ``"v,v"``, ``"h,h"``, ``"v,h"``, ``"v,vh"``, ``"h,vh"``,
+    ``"vh,vh"``.
 
     Parameters
     ----------
@@ -164,23 +179,28 @@ def fisher_blocks(G: torch.Tensor, visible: int, hidden: int) -> dict[str, torch
 
 
 def norm_terms(G: torch.Tensor, visible: int, hidden: int) -> dict[str, float]:
-    r"""Return the six terms of the squared norm of G with their counts; they sum to ``(G**2).sum()``.
+    r"""Return the six terms of the squared norm of G with their counts; they sum to
+    ``(G**2).sum()``.
 
     .. math:: \|G\|_F^2 = \sum_{b} c_b \|C_b\|_F^2, \qquad c = 1, 1, 2, 2, 2, 1
 
     Notes
     -----
-    Source: boltzmann Sec. 4.1 and Appendix A (there written as a trace of squares of blocks that are not square).
+    Source: boltzmann Sec. 4.1 and Appendix A (there written as a trace of squares of blocks that
+    are not square).
     """
     counts = (1, 1, 2, 2, 2, 1)
     blocks = fisher_blocks(G, visible, hidden)
     return {
-        name: count * float((C**2).sum()) for count, (name, C) in zip(counts, blocks.items(), strict=True)
+        name: count * float((C**2).sum())
+        for count, (name, C) in zip(counts, blocks.items(), strict=True)
     }
 
 
 def restrict(G: torch.Tensor, visible: int, hidden: int, structure: str) -> torch.Tensor:
-    """Return G with the entries outside ``structure`` set to zero: ``"full"``, ``"block"`` or ``"diagonal"``."""
+    """Return G with the entries outside ``structure`` set to zero: ``"full"``, ``"block"`` or
+    ``"diagonal"``.
+    """
     if structure == "full":
         return G
     if structure == "diagonal":
@@ -192,24 +212,34 @@ def restrict(G: torch.Tensor, visible: int, hidden: int, structure: str) -> torc
 
 
 def _factor(G: torch.Tensor, damping: float) -> torch.Tensor:
-    damped = G + _checks.non_negative(damping, "damping") * torch.eye(len(G), dtype=G.dtype, device=G.device)
+    damped = G + _checks.non_negative(damping, "damping") * torch.eye(
+        len(G), dtype=G.dtype, device=G.device
+    )
     L, info = torch.linalg.cholesky_ex(damped)
     pivots = L.diagonal()
-    if int(info) or float(pivots.min()) ** 2 < len(G) * torch.finfo(G.dtype).eps * float(pivots.max()) ** 2:
+    if (
+        int(info)
+        or float(pivots.min()) ** 2 < len(G) * torch.finfo(G.dtype).eps * float(pivots.max()) ** 2
+    ):
         raise ValueError(
-            f"Fisher matrix of {len(G)} parameters with damping {damping:.3g}: singular to working precision "
+            f"Fisher matrix of {len(G)} parameters with damping {damping:.3g}: singular to "
+            "working precision "
             "(units that never change do that); pass a damping of 1e-4 or more"
         )
     return L
 
 
 def solve(G: torch.Tensor, gradient: torch.Tensor, damping: float = 0.0) -> torch.Tensor:
-    """Return (G + damping I)^-1 gradient by Cholesky; a clear ValueError if that matrix is singular."""
+    """Return (G + damping I)^-1 gradient by Cholesky; a clear ValueError if that matrix is
+    singular.
+    """
     return torch.cholesky_solve(gradient[:, None], _factor(G, damping))[:, 0]
 
 
 class FisherForms(NamedTuple):
-    """The matrices of Figure 1: G + damping I, its inverse, its lower Cholesky factor, its inverse root."""
+    """The matrices of Figure 1: G + damping I, its inverse, its lower Cholesky factor, its inverse
+    root.
+    """
 
     fisher: torch.Tensor
     inverse: torch.Tensor
@@ -232,7 +262,9 @@ def fisher_forms(G: torch.Tensor, damping: float = 0.0) -> FisherForms:
     _checks.symmetric(G, "G")
     L = _factor(G, damping)
     values, vectors = torch.linalg.eigh(L @ L.mT)
-    return FisherForms(L @ L.mT, torch.cholesky_inverse(L), L, (vectors / values.sqrt()) @ vectors.mT)
+    return FisherForms(
+        L @ L.mT, torch.cholesky_inverse(L), L, (vectors / values.sqrt()) @ vectors.mT
+    )
 
 
 class ExactFisherOperator:
@@ -248,9 +280,14 @@ class ExactFisherOperator:
 
     def __init__(self, rbm: "RBM", damping: float = 0.0):
         check_enumerable(rbm.hidden, rbm.visible)
-        self._parameters, self.sizes = rbm.double(), (rbm.visible, rbm.hidden, rbm.visible * rbm.hidden)
+        self._parameters, self.sizes = (
+            rbm.double(),
+            (rbm.visible, rbm.hidden, rbm.visible * rbm.hidden),
+        )
         self._mean = rbm.statistics_mean().double()
-        self._blocks = sum(conditional_blocks(p, h, m) for p, h, m in weighted_states(*self._parameters))
+        self._blocks = sum(
+            conditional_blocks(p, h, m) for p, h, m in weighted_states(*self._parameters)
+        )
         self._index = pixel_blocks(rbm.visible, rbm.hidden, device=rbm.W.device)
         self.damping = _checks.non_negative(damping, "damping")
         self.shape = (sum(self.sizes), sum(self.sizes))
@@ -263,7 +300,11 @@ class ExactFisherOperator:
         out_v, out_h, out_vh = 0.0, 0.0, 0.0
         for p, h, m in weighted_states(*self._parameters):
             along = p * (m @ u_v + h @ u_h + ((m @ U) * h).sum(1) - self._mean @ u.double())
-            out_v, out_h, out_vh = out_v + along @ m, out_h + along @ h, out_vh + (along[:, None] * m).mT @ h
+            out_v, out_h, out_vh = (
+                out_v + along @ m,
+                out_h + along @ h,
+                out_vh + (along[:, None] * m).mT @ h,
+            )
         out = torch.cat([out_v, out_h, out_vh.reshape(-1)]) + self.damping * u
         out[self._index] += (self._blocks @ u.double()[self._index][:, :, None])[:, :, 0]
         return out.to(u.dtype)
@@ -283,9 +324,11 @@ def _second_moments(mean: torch.Tensor) -> torch.Tensor:
 
 
 class SampledFisherOperator:
-    """Products with the covariance of g over samples, plus damping, without the matrix: n D H operations each.
+    """Products with the covariance of g over samples, plus damping, without the matrix: n D H
+    operations each.
 
-    For machines beyond enumeration: draw (v, h) from Gibbs chains and solve with conjugate gradients or MINRES.
+    For machines beyond enumeration: draw (v, h) from Gibbs chains and solve with conjugate
+    gradients or MINRES.
 
     Parameters
     ----------
@@ -304,7 +347,9 @@ class SampledFisherOperator:
     def __init__(self, v: torch.Tensor, h: torch.Tensor, damping: float = 0.0):
         _checks.matrix(v, "v"), _checks.matrix(h, "h")
         if len(v) != len(h):
-            raise ValueError(f"v and h: expected one row per sample in both, got {len(v)} and {len(h)}")
+            raise ValueError(
+                f"v and h: expected one row per sample in both, got {len(v)} and {len(h)}"
+            )
         self.v, self.h, self.damping = v, h, _checks.non_negative(damping, "damping")
         self.sizes = (v.shape[1], h.shape[1], v.shape[1] * h.shape[1])
         self.shape = (sum(self.sizes), sum(self.sizes))
@@ -331,7 +376,11 @@ class SampledFisherOperator:
         n = len(self.v)
         mean = torch.cat([self.v.mean(0), self.h.mean(0), (self.v.mT @ self.h / n).reshape(-1)])
         v2, h2 = self.v**2, self.h**2
-        return torch.cat([v2.mean(0), h2.mean(0), (v2.mT @ h2 / n).reshape(-1)]) - mean**2 + self.damping
+        return (
+            torch.cat([v2.mean(0), h2.mean(0), (v2.mT @ h2 / n).reshape(-1)])
+            - mean**2
+            + self.damping
+        )
 
     def dense(self) -> torch.Tensor:
         """Return the matrix, (P, P)."""

@@ -1,4 +1,6 @@
-"""The covariance penalty: its exact gradient, its natural gradient, and the paper's finite-difference scheme."""
+"""The covariance penalty: its exact gradient, its natural gradient, and the paper's
+finite-difference scheme.
+"""
 
 from collections import deque
 from typing import NamedTuple
@@ -54,16 +56,22 @@ def covariances(rbm: RBM) -> dict[str, torch.Tensor]:
     for p, h, m in weighted_states(*rbm.double()):
         x, y, s = m - mean_v, h - mean_h, p @ (m * (1 - m))
         weighted = p[:, None] * x
-        vv, vh, hh = vv + weighted.mT @ x + torch.diag(s), vh + weighted.mT @ y, hh + (p[:, None] * y).mT @ y
+        vv, vh, hh = (
+            vv + weighted.mT @ x + torch.diag(s),
+            vh + weighted.mT @ y,
+            hh + (p[:, None] * y).mT @ y,
+        )
     return {name: C.to(rbm.W.dtype) for name, C in (("vv", vv), ("hh", hh), ("vh", vh))}
 
 
 def natural_direction(rbm: RBM) -> torch.Tensor:
-    r"""Return u with 2 G u the gradient, and 2 u the natural gradient, of :math:`\|\mathrm{cov}(v, h)\|^2`, (P,).
+    r"""Return u with 2 G u the gradient, and 2 u the natural gradient, of :math:`\|\mathrm{cov}(v,
+    h)\|^2`, (P,).
 
     .. math:: u = (-C\,E[h],\; -C^T E[v],\; \mathrm{vec}\,C), \qquad C = \mathrm{cov}(v, h)
 
-    The part for W is C itself: following the natural gradient of this penalty is a decay of the weights along C.
+    The part for W is C itself: following the natural gradient of this penalty is a decay of the
+    weights along C.
     """
     moments = model_moments(rbm)
     C = moments.covariance
@@ -75,7 +83,8 @@ def sampled_penalty_gradient(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
     .. math:: 2\,\mathrm{Cov}_n(g, g^T \hat u)
 
-    No finite differences: n D H operations. The value :math:`\|\hat C\|^2` itself is biased upwards by about
+    No finite differences: n D H operations. The value :math:`\|\hat C\|^2` itself is biased upwards
+    by about
     :math:`\sum_{ij} \mathrm{var}(v_i)\,\mathrm{var}(h_j) / n`.
 
     Parameters
@@ -91,7 +100,8 @@ def sampled_penalty_gradient(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
 
 class CovariancePenalty:
-    r"""The squared Frobenius norm of one covariance of the model, exactly, and the paper's mixed objective.
+    r"""The squared Frobenius norm of one covariance of the model, exactly, and the paper's mixed
+    objective.
 
     .. math:: L = (1 - \gamma)\,(-\text{mean} \log p(v)) + \gamma\, \|\mathrm{cov}\|_F^2
 
@@ -132,7 +142,11 @@ class CovariancePenalty:
             x, y = m - mean_v, h - mean_h
             q, slope = self._quadratic(C, x, y, m)
             visible = p[:, None] * (q[:, None] * m + slope * m * (1 - m))
-            out_v, out_h, out_vh = out_v + visible.sum(0), out_h + (p * q) @ h, out_vh + visible.mT @ h
+            out_v, out_h, out_vh = (
+                out_v + visible.sum(0),
+                out_h + (p * q) @ h,
+                out_vh + visible.mT @ h,
+            )
             expected_q = expected_q + p @ q
         statistics = torch.cat([out_v, out_h, out_vh.reshape(-1)])
         return (2 * (statistics - expected_q * mean)).to(rbm.W.dtype)
@@ -140,7 +154,9 @@ class CovariancePenalty:
     def _quadratic(
         self, C: torch.Tensor, x: torch.Tensor, y: torch.Tensor, m: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return E[q|h] (n,) and Cov(v_i, q|h) / var(v_i|h), (n, D), for centred means x and states y."""
+        """Return E[q|h] (n,) and Cov(v_i, q|h) / var(v_i|h), (n, D), for centred means x and states
+        y.
+        """
         if self.pair == "hh":
             return ((y @ C) * y).sum(1), torch.zeros_like(x)
         if self.pair == "vh":
@@ -149,7 +165,9 @@ class CovariancePenalty:
         return ((x @ C) * x).sum(1) + (m * (1 - m)) @ own, 2 * x @ C + own * (1 - 2 * m)
 
     def objective(self, rbm: RBM, v: torch.Tensor, gamma: float) -> torch.Tensor:
-        """Return (1 - gamma) (-mean log p(v)) + gamma (in [0, 1]) times the penalty, a scalar to be minimized."""
+        """Return (1 - gamma) (-mean log p(v)) + gamma (in [0, 1]) times the penalty, a scalar to be
+        minimized.
+        """
         _check_gamma(gamma)
         return (1 - gamma) * -rbm.log_likelihood(v).mean() + gamma * self.value(rbm)
 
@@ -169,20 +187,24 @@ def printed_difference(before: Moments, after: Moments) -> torch.Tensor:
 
     Notes
     -----
-    The product rule wants E[v] before the step; the printed form is off by the product of the two changes, whose
-    mean under sampling noise is -2 C / batch. Source: boltzmann Eq. 4 and the three displays after it.
+    The product rule wants E[v] before the step; the printed form is off by the product of the two
+    changes, whose mean under sampling noise is -2 C / batch. Source: boltzmann Eq. 4 and the three
+    displays after it.
     """
     change_v, change_h = after.v - before.v, after.h - before.h
     return after.vh - before.vh - torch.outer(change_v, after.h) - torch.outer(after.v, change_h)
 
 
 def product_rule_difference(before: Moments, after: Moments) -> torch.Tensor:
-    """Return the change of cov(v, h) between two steps, (D, H); Eq. 4 with the product rule put right."""
+    """Return the change of cov(v, h) between two steps, (D, H); Eq. 4 with the product rule put
+    right.
+    """
     return after.covariance - before.covariance
 
 
 class PaperPenalty:
-    """The paper's scheme: differences of batch moments over steps, dW := 1, averaged over the last steps.
+    """The paper's scheme: differences of batch moments over steps, dW := 1, averaged over the last
+    steps.
 
     The covariance factor and the trace are left out, as the paper does.
 
@@ -191,8 +213,8 @@ class PaperPenalty:
     window
         Number of differences averaged.
     rule
-        ``"printed"`` (Eq. 4) or ``"product"`` (the product rule; the average then telescopes to the difference of
-        two covariances divided by ``window``).
+        ``"printed"`` (Eq. 4) or ``"product"`` (the product rule; the average then telescopes to the
+        difference of two covariances divided by ``window``).
 
     Notes
     -----
@@ -207,7 +229,8 @@ class PaperPenalty:
         self._last: Moments | None = None
 
     def update(self, moments: Moments, dW: torch.Tensor | None = None) -> torch.Tensor:
-        """Take the moments of one step and return the averaged penalty matrix (D, H), zero at the first step.
+        """Take the moments of one step and return the averaged penalty matrix (D, H), zero at the
+        first step.
 
         Parameters
         ----------
@@ -222,11 +245,14 @@ class PaperPenalty:
             difference = self._difference(self._last, moments)
             self._terms.append(difference if dW is None else difference / dW)
         self._last = moments
-        return torch.stack(tuple(self._terms)).mean(0) if self._terms else torch.zeros_like(moments.vh)
+        return (
+            torch.stack(tuple(self._terms)).mean(0) if self._terms else torch.zeros_like(moments.vh)
+        )
 
 
 class ThresholdController:
-    """The rule for gamma: up if more than ``fraction`` of the penalty entries exceed ``threshold``, else down.
+    """The rule for gamma: up if more than ``fraction`` of the penalty entries exceed ``threshold``,
+    else down.
 
     Parameters
     ----------
@@ -239,7 +265,8 @@ class ThresholdController:
     up, down
         Factors of one step. The paper gives none.
     signed
-        Compare the entries themselves instead of their absolute values. The paper does not say which.
+        Compare the entries themselves instead of their absolute values. The paper does not say
+        which.
     bounds
         gamma is trimmed to this interval, and starts in it; the paper's values.
 
@@ -274,8 +301,16 @@ class ThresholdController:
             raise ValueError(f"up and down: expected up > 1 > down > 0, got {up!r} and {down!r}")
         low, high = (_checks.positive(bound, "bounds") for bound in bounds)
         if not low <= self.gamma <= high:
-            raise ValueError(f"bounds: expected low <= gamma <= high, got {bounds!r} and gamma = {gamma!r}")
-        self.fraction, self.up, self.down, self.signed, self.bounds = fraction, up, down, signed, bounds
+            raise ValueError(
+                f"bounds: expected low <= gamma <= high, got {bounds!r} and gamma = {gamma!r}"
+            )
+        self.fraction, self.up, self.down, self.signed, self.bounds = (
+            fraction,
+            up,
+            down,
+            signed,
+            bounds,
+        )
 
     def exceeding(self, penalty: torch.Tensor) -> float:
         """Return the fraction of entries above the threshold."""
@@ -285,7 +320,9 @@ class ThresholdController:
     def update(self, penalty: torch.Tensor) -> float:
         """Take a penalty matrix, change gamma once, and return it."""
         factor = (
-            self.up if self.exceeding(_checks.floating(penalty, "penalty")) > self.fraction else self.down
+            self.up
+            if self.exceeding(_checks.floating(penalty, "penalty")) > self.fraction
+            else self.down
         )
         low, high = self.bounds
         self.gamma = min(max(self.gamma * factor, low), high)

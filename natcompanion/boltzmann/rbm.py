@@ -1,4 +1,6 @@
-"""The restricted Boltzmann machine: exact sums where one layer is small, Gibbs sampling elsewhere."""
+"""The restricted Boltzmann machine: exact sums where one layer is small, Gibbs sampling
+elsewhere.
+"""
 
 import torch
 
@@ -19,9 +21,9 @@ class RBM:
 
     .. math:: p(v, h) = e^{-E(v, h)} / Z, \qquad E(v, h) = -a^T v - b^T h - v^T W h
 
-    Its sufficient statistics are g = (v, h, vec(v h^T)), with vec row-major, and every parameter vector and every
-    gradient has the order (a, b, vec W), P = D + H + D H numbers. A machine is never changed: ``moved`` returns a
-    new one.
+    Its sufficient statistics are g = (v, h, vec(v h^T)), with vec row-major, and every parameter
+    vector and every gradient has the order (a, b, vec W), P = D + H + D H numbers. A machine is
+    never changed: ``moved`` returns a new one.
 
     Parameters
     ----------
@@ -39,16 +41,17 @@ class RBM:
 
     Notes
     -----
-    Exact sums run in double precision over the states of the smaller layer and are cast back. Sampling runs in the
-    dtype of ``W`` (half precision: in float32).
-    Source: boltzmann Sec. 3, Eq. 1 to 3.
+    Exact sums run in double precision over the states of the smaller layer and are cast back.
+    Sampling runs in the dtype of ``W`` (half precision: in float32). Source: boltzmann Sec. 3, Eq.
+    1 to 3.
     """
 
     def __init__(self, W: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
         _checks.matrix(W, "W"), _checks.floating(a, "a"), _checks.floating(b, "b")
         if a.shape != W.shape[:1] or b.shape != W.shape[1:]:
             raise ValueError(
-                f"RBM: expected W (D, H), a (D,), b (H,), got {tuple(W.shape)}, {tuple(a.shape)}, {tuple(b.shape)}; "
+                f"RBM: expected W (D, H), a (D,), b (H,), got {tuple(W.shape)}, "
+                f"{tuple(a.shape)}, {tuple(b.shape)}; "
                 "W has one row per visible unit"
             )
         if not (W.dtype == a.dtype == b.dtype):
@@ -68,7 +71,9 @@ class RBM:
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> "RBM":
-        """Return a machine with Gaussian weights of standard deviation ``scale`` and biases of ``bias_scale``."""
+        """Return a machine with Gaussian weights of standard deviation ``scale`` and biases of
+        ``bias_scale``.
+        """
         W = torch.randn(visible, hidden, generator=generator, dtype=dtype) * scale
         a = torch.randn(visible, generator=generator, dtype=dtype) * bias_scale
         return cls(W, a, torch.randn(hidden, generator=generator, dtype=dtype) * bias_scale)
@@ -79,7 +84,10 @@ class RBM:
         P = visible + hidden + visible * hidden
         if theta.shape != (P,):
             raise ValueError(
-                f"theta: expected shape ({P},) for {visible} x {hidden} units, got {tuple(theta.shape)}"
+                (
+                    f"theta: expected shape ({P},) for {visible} x {hidden} units, got "
+                    f"{tuple(theta.shape)}"
+                )
             )
         a, b, W = theta.split([visible, hidden, visible * hidden])
         return cls(W.reshape(visible, hidden), a, b)
@@ -100,7 +108,8 @@ class RBM:
         if not bool(torch.isfinite(theta).all()):
             raise Divergence(
                 f"parameters of the RBM are no longer finite (largest weight before the step "
-                f"{float(self.W.abs().max()):.3g}, largest step {float(step.abs().max()):.3g}); lower the learning rate"
+                f"{float(self.W.abs().max()):.3g}, largest step "
+                f"{float(step.abs().max()):.3g}); lower the learning rate"
             )
         return RBM.from_vector(theta, self.visible, self.hidden)
 
@@ -124,29 +133,43 @@ class RBM:
 
     def _sampling(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         half = self.W.dtype in (torch.float16, torch.bfloat16)
-        return (self.W.float(), self.a.float(), self.b.float()) if half else (self.W, self.a, self.b)
+        return (
+            (self.W.float(), self.a.float(), self.b.float()) if half else (self.W, self.a, self.b)
+        )
 
     def _units(self, x: torch.Tensor, name: str) -> torch.Tensor:
         size = self.visible if name == "v" else self.hidden
-        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel() and x.shape[-1:] == (size,):
+        if (
+            isinstance(x, torch.Tensor)
+            and x.is_floating_point()
+            and x.numel()
+            and x.shape[-1:] == (size,)
+        ):
             low, high = torch.aminmax(x)  # NaN comes through, so this one pass accepts good input
             if low >= 0 and high <= 1:
                 return x
         _checks.floating(x, name)
         if x.shape[-1:] != (size,):
-            raise ValueError(f"{name}: expected (n, {size}) for {size} units, got shape {tuple(x.shape)}")
+            raise ValueError(
+                f"{name}: expected (n, {size}) for {size} units, got shape {tuple(x.shape)}"
+            )
         return _checks.unit(x, name)
 
     def check_visible(self, v: torch.Tensor) -> torch.Tensor:
-        """Return ``v`` if it is a finite matrix (n, D) with values in [0, 1]; else ValueError says what is wrong."""
+        """Return ``v`` if it is a finite matrix (n, D) with values in [0, 1]; else ValueError says
+        what is wrong.
+        """
         if self._units(v, "v").ndim != 2:
-            raise ValueError(f"v: expected a matrix (n, {self.visible}), got shape {tuple(v.shape)}")
+            raise ValueError(
+                f"v: expected a matrix (n, {self.visible}), got shape {tuple(v.shape)}"
+            )
         return v
 
     # Energies and conditionals
 
     def energy(self, v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Return E(v, h) of each pair; ``v`` (n, D) or (D,), ``h`` (n, H) or (H,), result (n,) or ().
+        """Return E(v, h) of each pair; ``v`` (n, D) or (D,), ``h`` (n, H) or (H,), result (n,) or
+        ().
 
         Notes
         -----
@@ -169,7 +192,8 @@ class RBM:
     def free_energy(self, v: torch.Tensor) -> torch.Tensor:
         r"""Return the free energy of each row of ``v``, (n,) or ().
 
-        .. math:: F(v) = -\log \sum_h e^{-E(v, h)} = -a^T v - \sum_j \log\left(1 + e^{b_j + v^T W_{\cdot j}}\right)
+        .. math:: F(v) = -\log \sum_h e^{-E(v, h)} = -a^T v - \sum_j \log\left(1 + e^{b_j + v^T
+        W_{\cdot j}}\right)
         """
         W, a, b = self.double()
         v = self._units(v, "v").double()
@@ -178,20 +202,28 @@ class RBM:
     # Exact sums over the smaller layer
 
     def log_weights(self, *, limit: int = ENUMERATION_LIMIT) -> torch.Tensor:
-        """Return log p* of every state of the smaller layer (the hidden one if equal), (2**K,), double precision.
+        """Return log p* of every state of the smaller layer (the hidden one if equal), (2**K,),
+        double precision.
 
         Raises
         ------
         ValueError
-            If the smaller layer has more than ``limit`` units; the message estimates time and memory.
+            If the smaller layer has more than ``limit`` units; the message estimates time and
+            memory.
         """
         small, large = sorted((self.visible, self.hidden))
         check_enumerable(small, large, limit)
         W, a, b = self.double()
-        return hidden_log_weights(W, a, b) if self.hidden <= self.visible else hidden_log_weights(W.mT, b, a)
+        return (
+            hidden_log_weights(W, a, b)
+            if self.hidden <= self.visible
+            else hidden_log_weights(W.mT, b, a)
+        )
 
     def log_partition(self, *, limit: int = ENUMERATION_LIMIT) -> torch.Tensor:
-        """Return log Z by summing over the states of the smaller layer. Source: boltzmann Sec. 3."""
+        """Return log Z by summing over the states of the smaller layer. Source: boltzmann Sec.
+        3.
+        """
         return torch.logsumexp(self.log_weights(limit=limit), 0).to(self.W.dtype)
 
     def log_likelihood(self, v: torch.Tensor) -> torch.Tensor:
@@ -217,11 +249,17 @@ class RBM:
         mean_v, mean_h, mean_vh = 0.0, 0.0, 0.0
         for p, h, m in weighted_states(*self.double()):
             weighted = p[:, None] * m
-            mean_v, mean_h, mean_vh = mean_v + weighted.sum(0), mean_h + p @ h, mean_vh + weighted.mT @ h
+            mean_v, mean_h, mean_vh = (
+                mean_v + weighted.sum(0),
+                mean_h + p @ h,
+                mean_vh + weighted.mT @ h,
+            )
         return torch.cat([mean_v, mean_h, mean_vh.reshape(-1)]).to(self.W.dtype)
 
     def data_statistics(self, v: torch.Tensor) -> torch.Tensor:
-        """Return E[g] with v from the rows of ``v`` and h from p(h|v), averaged over the rows, (P,)."""
+        """Return E[g] with v from the rows of ``v`` and h from p(h|v), averaged over the rows,
+        (P,).
+        """
         v, q = self.check_visible(v), self.hidden_mean(v)
         return torch.cat([v.mean(0), q.mean(0), (v.to(q.dtype).mT @ q / len(v)).reshape(-1)])
 
@@ -240,7 +278,9 @@ class RBM:
     # The metric
 
     def fisher(self) -> torch.Tensor:
-        """Return the Fisher matrix of the joint p(v, h), the covariance of g, (P, P). See `exact_fisher`."""
+        """Return the Fisher matrix of the joint p(v, h), the covariance of g, (P, P). See
+        `exact_fisher`.
+        """
         return _fisher.exact_fisher(self)
 
     def natural_gradient(
@@ -268,14 +308,17 @@ class RBM:
         """
         exact = RBM(*self.double())
         G = _fisher.restrict(exact.fisher(), self.visible, self.hidden, structure)
-        return _fisher.solve(G, exact.gradient(self.check_visible(v).double()), damping).to(self.W.dtype)
+        return _fisher.solve(G, exact.gradient(self.check_visible(v).double()), damping).to(
+            self.W.dtype
+        )
 
     # Sampling
 
     def sweep(
         self, v: torch.Tensor, u_hidden: torch.Tensor, u_visible: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Do one Gibbs sweep v -> h -> v' with given uniform numbers: a unit is on if its number is below p.
+        """Do one Gibbs sweep v -> h -> v' with given uniform numbers: a unit is on if its number is
+        below p.
 
         Parameters
         ----------
@@ -293,23 +336,32 @@ class RBM:
     def gibbs(
         self, v: torch.Tensor, steps: int = 1, *, generator: torch.Generator | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``(v, h)`` after ``steps`` sweeps from ``v`` (n, D); ``h`` is the one that ``v`` was drawn from."""
+        """Return ``(v, h)`` after ``steps`` sweeps from ``v`` (n, D); ``h`` is the one that ``v``
+        was drawn from.
+        """
         dtype = self._sampling()[0].dtype
         for _ in range(_checks.whole(steps, "steps")):
             u = torch.rand(
-                len(v), self.hidden + self.visible, generator=generator, dtype=dtype, device=v.device
+                len(v),
+                self.hidden + self.visible,
+                generator=generator,
+                dtype=dtype,
+                device=v.device,
             )
             h, v = self.sweep(v, u[:, : self.hidden], u[:, self.hidden :])
         return v, h
 
     def contrast(self, v: torch.Tensor, v_model: torch.Tensor) -> torch.Tensor:
-        """Return the data statistics of ``v`` minus those of ``v_model``, hidden units by their probabilities, (P,)."""
+        """Return the data statistics of ``v`` minus those of ``v_model``, hidden units by their
+        probabilities, (P,).
+        """
         return self.data_statistics(v) - self.data_statistics(v_model)
 
     def cd_gradient(
         self, v: torch.Tensor, k: int = 1, *, generator: torch.Generator | None = None
     ) -> torch.Tensor:
-        """Return the contrastive-divergence estimate of ``gradient``: chains of ``k`` sweeps start at the data, (P,).
+        """Return the contrastive-divergence estimate of ``gradient``: chains of ``k`` sweeps start
+        at the data, (P,).
 
         Notes
         -----

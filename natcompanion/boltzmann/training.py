@@ -1,4 +1,6 @@
-"""Training by contrastive divergence, and persistent chains, with divergence and stuck chains named."""
+"""Training by contrastive divergence, and persistent chains, with divergence and stuck chains
+named.
+"""
 
 import torch
 
@@ -19,9 +21,12 @@ def check_weights(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torc
         If a number is not finite or a weight is larger than ``WEIGHT_LIMIT``.
     """
     largest = float(W.abs().max())
-    if not (largest <= WEIGHT_LIMIT and bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all())):
+    if not (
+        largest <= WEIGHT_LIMIT and bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all())
+    ):
         raise Divergence(
-            f"weights of the RBM have run away: largest absolute weight {largest:.3g}, limit {WEIGHT_LIMIT:g}; "
+            f"weights of the RBM have run away: largest absolute weight {largest:.3g}, "
+            f"limit {WEIGHT_LIMIT:g}; "
             "lower the learning rate or add weight decay"
         )
     return RBM(W.to(dtype), a.to(dtype), b.to(dtype))
@@ -56,8 +61,8 @@ def cd_epoch(
     weight_decay
         Subtract ``lr * weight_decay * W`` at each step.
     mean_field
-        Reconstruct with the visible probabilities instead of samples: less noise and fewer random numbers, and no
-        longer the expectation of a Gibbs chain. Usual for grey images.
+        Reconstruct with the visible probabilities instead of samples: less noise and fewer random
+        numbers, and no longer the expectation of a Gibbs chain. Usual for grey images.
     generator
         Source of randomness.
 
@@ -66,19 +71,26 @@ def cd_epoch(
     Divergence
         If the weights have run away at the end.
     ValueError
-        If the data are not (n, D), not finite or outside [0, 1], or ``batch_size`` or ``k`` is no integer
-        >= 1.
+        If the data are not (n, D), not finite or outside [0, 1], or ``batch_size`` or ``k`` is no
+        integer >= 1.
     """
     _checks.non_negative(lr, "lr"), _checks.non_negative(weight_decay, "weight_decay")
     batch_size, k = _checks.whole(batch_size, "batch_size"), _checks.whole(k, "k")
     dtype = rbm.W.dtype
     W, a, b = (
-        x.float() if dtype in (torch.float16, torch.bfloat16) else x.clone() for x in (rbm.W, rbm.a, rbm.b)
+        x.float() if dtype in (torch.float16, torch.bfloat16) else x.clone()
+        for x in (rbm.W, rbm.a, rbm.b)
     )
     data = rbm.check_visible(data).to(W.dtype)
     size = min(batch_size, len(data))
-    visible, hidden = W.new_empty(2 * size, len(a)), W.new_empty(2 * size, len(b))  # data above, model below
-    visible_coins, hidden_coins = _Coins(visible[:size], generator), _Coins(hidden[:size], generator)
+    visible, hidden = (
+        W.new_empty(2 * size, len(a)),
+        W.new_empty(2 * size, len(b)),
+    )  # data above, model below
+    visible_coins, hidden_coins = (
+        _Coins(visible[:size], generator),
+        _Coins(hidden[:size], generator),
+    )
     for rows in torch.randperm(len(data), generator=generator).split(batch_size):
         n = len(rows)
         (v, v_model), (q, q_model) = visible[: 2 * n].split(n), hidden[: 2 * n].split(n)
@@ -99,10 +111,11 @@ def cd_epoch(
 
 
 class _Coins:
-    """Binary states of many units at once, in reused memory, with a quarter of the usual random numbers.
+    """Binary states of many units at once, in reused memory, with a quarter of the usual random
+    numbers.
 
-    A unit draws a number of 16 bits, and all share the fraction that follows it, so that each unit is on with
-    exactly its probability; what two units share is a correlation below 2**-32.
+    A unit draws a number of 16 bits, and all share the fraction that follows it, so that each unit
+    is on with exactly its probability; what two units share is a correlation below 2**-32.
 
     Parameters
     ----------
@@ -117,7 +130,9 @@ class _Coins:
         self.bits = torch.empty(-(-units.numel() // 4), dtype=torch.int64, device=units.device)
 
     def toss(self, p: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return 1 with probability ``p`` and 0 otherwise, in ``out`` or in memory that the next call uses again."""
+        """Return 1 with probability ``p`` and 0 otherwise, in ``out`` or in memory that the next
+        call uses again.
+        """
         count = p.numel()
         bits = self.bits[: -(-count // 4)].random_(-(2**63), None, generator=self.generator)
         level = self.level[: len(p)].copy_(bits.view(torch.int16)[:count].view(p.shape))
@@ -139,7 +154,8 @@ class PersistentChains:
     Attributes
     ----------
     flip_rate
-        Mean fraction of visible units that changed in the last call; ``stuck`` is true when it is below 1e-3.
+        Mean fraction of visible units that changed in the last call; ``stuck`` is true when it is
+        below 1e-3.
 
     Raises
     ------
@@ -174,8 +190,10 @@ class PersistentChains:
         model, _ = self.advance(rbm, steps)
         if self.stuck:
             raise Divergence(
-                f"persistent chains are stuck: {self.flip_rate:.2g} of the visible units changed in {steps} sweeps "
-                f"(largest weight {float(rbm.W.abs().max()):.3g}); restart them from data, lower the learning rate "
+                f"persistent chains are stuck: {self.flip_rate:.2g} of the visible units "
+                f"changed in {steps} sweeps "
+                f"(largest weight {float(rbm.W.abs().max()):.3g}); restart them from data, "
+                "lower the learning rate "
                 "or add weight decay"
             )
         return rbm.contrast(v, model)

@@ -9,11 +9,17 @@ from natcompanion.boltzmann.rbm import RBM
 
 
 def whitened_direction(
-    gradient: torch.Tensor, mean_v: torch.Tensor, mean_h: torch.Tensor, PA: torch.Tensor, PB: torch.Tensor
+    gradient: torch.Tensor,
+    mean_v: torch.Tensor,
+    mean_h: torch.Tensor,
+    PA: torch.Tensor,
+    PB: torch.Tensor,
 ) -> torch.Tensor:
-    r"""Return the Euclidean gradient of the whitened parameters, seen in the canonical ones (a, b, vec W), (P,).
+    r"""Return the Euclidean gradient of the whitened parameters, seen in the canonical ones (a, b,
+    vec W), (P,).
 
-    With x = A (v - mu), y = B (h - lambda), PA = A^T A, PB = B^T B, and D the data minus the model expectation:
+    With x = A (v - mu), y = B (h - lambda), PA = A^T A, PB = B^T B, and D the data minus the model
+    expectation:
 
     .. math::
 
@@ -49,7 +55,9 @@ def ridge_inverse(covariance: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def exact_whitened_direction(rbm: RBM, gradient: torch.Tensor, eps: float = 0.01) -> torch.Tensor:
-    """Return `whitened_direction` with the exact means and (ridge) inverse covariances of the model, (P,)."""
+    """Return `whitened_direction` with the exact means and (ridge) inverse covariances of the
+    model, (P,).
+    """
     check_enumerable(rbm.hidden, rbm.visible)
     C, moments = covariances(rbm), model_moments(rbm)
     PA, PB = ridge_inverse(C["vv"], eps), ridge_inverse(C["hh"], eps)
@@ -57,19 +65,25 @@ def exact_whitened_direction(rbm: RBM, gradient: torch.Tensor, eps: float = 0.01
 
 
 def centred_direction(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the centred parameters, in the canonical ones: exact model means, no whitening, (P,)."""
+    """Return the gradient of the centred parameters, in the canonical ones: exact model means, no
+    whitening, (P,).
+    """
     moments = model_moments(rbm)
     eye = {"dtype": rbm.W.dtype, "device": rbm.W.device}
     PA, PB = torch.eye(rbm.visible, **eye), torch.eye(rbm.hidden, **eye)
     return whitened_direction(gradient, moments.v, moments.h, PA, PB)
 
 
-def equivariant_step(A: torch.Tensor, covariance: torch.Tensor, rate: float, eps: float) -> torch.Tensor:
-    """Return A after one serial whitening step towards A (covariance + eps I) A^T = I, of bounded relative size.
+def equivariant_step(
+    A: torch.Tensor, covariance: torch.Tensor, rate: float, eps: float
+) -> torch.Tensor:
+    """Return A after one serial whitening step towards A (covariance + eps I) A^T = I, of bounded
+    relative size.
 
     Notes
     -----
-    Source: boltzmann Sec. 4 (the rule of Cardoso and Laheld 1996, on a covariance instead of one sample).
+    Source: boltzmann Sec. 4 (the rule of Cardoso and Laheld 1996, on a covariance instead of one
+    sample).
     """
     M = A @ covariance @ A.mT + eps * A @ A.mT
     size = rate / (1 + rate * torch.linalg.matrix_norm(M, 2))
@@ -77,7 +91,8 @@ def equivariant_step(A: torch.Tensor, covariance: torch.Tensor, rate: float, eps
 
 
 class LearnedWhitening:
-    """Whitening of both layers, learned on-line by the equivariant rule; no decomposition is computed.
+    """Whitening of both layers, learned on-line by the equivariant rule; no decomposition is
+    computed.
 
     Parameters
     ----------
@@ -99,7 +114,8 @@ class LearnedWhitening:
 
     Notes
     -----
-    Feed it samples of the model (negative phase) with binary hidden states: the Fisher matrix is a model expectation.
+    Feed it samples of the model (negative phase) with binary hidden states: the Fisher matrix is a
+    model expectation.
     """
 
     def __init__(
@@ -119,14 +135,18 @@ class LearnedWhitening:
         )
 
     def update(self, v: torch.Tensor, h: torch.Tensor) -> None:
-        """Take paired model samples (n, D) and (n, H): move the means, then the whitening matrices."""
+        """Take paired model samples (n, D) and (n, H): move the means, then the whitening
+        matrices.
+        """
         _checks.matrix(v, "v"), _checks.matrix(h, "h")
         self._move_means(v.mean(0), h.mean(0))
         x, y = v - self.mean_v, h - self.mean_h
         self._move_matrices(x.mT @ x / len(v), y.mT @ y / len(h))
 
     def update_exact(self, moments: Moments, cov_v: torch.Tensor, cov_h: torch.Tensor) -> None:
-        """Take exact model moments and covariances instead of samples; the means are set, not averaged."""
+        """Take exact model moments and covariances instead of samples; the means are set, not
+        averaged.
+        """
         self.mean_v, self.mean_h = moments.v, moments.h
         self._move_matrices(cov_v, cov_h)
 
@@ -139,11 +159,17 @@ class LearnedWhitening:
         self.B = equivariant_step(self.B, cov_h, self.rate, self.eps)
 
     def direction(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the whitened direction for a gradient of the mean log-likelihood (ascent), (P,)."""
-        return whitened_direction(gradient, self.mean_v, self.mean_h, self.A.mT @ self.A, self.B.mT @ self.B)
+        """Return the whitened direction for a gradient of the mean log-likelihood (ascent),
+        (P,).
+        """
+        return whitened_direction(
+            gradient, self.mean_v, self.mean_h, self.A.mT @ self.A, self.B.mT @ self.B
+        )
 
 
 def metric_cosine(G: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> float:
-    """Return the cosine of the angle between two directions in the metric G: 1 if they are parallel."""
+    """Return the cosine of the angle between two directions in the metric G: 1 if they are
+    parallel.
+    """
     inner = float(first @ G @ second)
     return inner / float((first @ G @ first).sqrt() * (second @ G @ second).sqrt())

@@ -31,14 +31,15 @@ def deformed_digits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Return digits ``start`` to ``start + n - 1`` of an endless stream of deformed MNIST digits.
 
-    Digit k of the stream depends on ``seed`` and the parameters alone, not on ``start`` or ``n``: a training
-    loop asks for ``start=0, n``, then ``start=n``, and so on. The stream goes through the split again and
-    again, each time with new deformations. The new image at pixel :math:`p`, counted from the centre, is the
-    old one at
+    Digit k of the stream depends on ``seed`` and the parameters alone, not on ``start`` or ``n``: a
+    training loop asks for ``start=0, n``, then ``start=n``, and so on. The stream goes through the
+    split again and again, each time with new deformations. The new image at pixel :math:`p`,
+    counted from the centre, is the old one at
 
     .. math:: q = A (p - s) + d(p),
 
-    where :math:`A` rotates, scales and shears, :math:`s` shifts, and :math:`d` is a smooth random field.
+    where :math:`A` rotates, scales and shears, :math:`s` shifts, and :math:`d` is a smooth random
+    field.
 
     Parameters
     ----------
@@ -75,7 +76,11 @@ def deformed_digits(
     ValueError
         If an argument is out of range.
     """
-    n, start, size = check.whole(n, "n", 1), check.whole(start, "start", 0), check.whole(size, "size", 1)
+    n, start, size = (
+        check.whole(n, "n", 1),
+        check.whole(start, "start", 0),
+        check.whole(size, "size", 1),
+    )
     dtype = floating_dtype(dtype)
     sizes = {"rotation": rotation, "scale": scale, "shear": shear, "shift": shift, "bend": bend}
     for name, value in sizes.items():
@@ -132,7 +137,9 @@ def _random_deformations(
     """Draw A, the shift and the field for one block."""
     uniform = 2 * torch.rand(BLOCK, 6, generator=generator, dtype=torch.float32) - 1
     angle = uniform[:, 0] * math.radians(rotation)
-    turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).reshape(-1, 2, 2)
+    turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).reshape(
+        -1, 2, 2
+    )
     stretch = torch.diag_embed((uniform[:, 1:3] * scale).exp())
     stretch[:, 0, 1] = uniform[:, 3] * shear
     line = torch.arange(28, dtype=torch.float32)

@@ -27,8 +27,8 @@ def _contents(path: Path) -> bytes:
 def read_idx(path: Path, ndim: int) -> np.ndarray:
     """Read an IDX file of bytes, plain or gzip.
 
-    The format: two zero bytes, the type (8 is unsigned byte), the number of dimensions, each dimension as a
-    big-endian 32-bit integer, then the values.
+    The format: two zero bytes, the type (8 is unsigned byte), the number of dimensions, each
+    dimension as a big-endian 32-bit integer, then the values.
 
     Parameters
     ----------
@@ -45,19 +45,24 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     start = 4 + 4 * ndim
     if len(data) < start or data[:4] != bytes([0, 0, 8, ndim]):
         raise ValueError(
-            f"{path}: expected an IDX file of bytes with {ndim} dimensions, got a start of {data[:4]!r}"
+            (
+                f"{path}: expected an IDX file of bytes with {ndim} dimensions, got a start of "
+                f"{data[:4]!r}"
+            )
         )
     shape = np.frombuffer(data, ">u4", ndim, 4).tolist()
     if len(data) != start + math.prod(shape):
         raise ValueError(
-            f"{path}: expected {start + math.prod(shape)} bytes for an IDX file of shape {tuple(shape)}, "
+            f"{path}: expected {start + math.prod(shape)} bytes for an IDX file of shape "
+            f"{tuple(shape)}, "
             f"got {len(data)}; replace it or remove it"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read the binary version of CIFAR-10 from its ``.tar.gz`` file or its folder of ``.bin`` files.
+    """Read the binary version of CIFAR-10 from its ``.tar.gz`` file or its folder of ``.bin``
+    files.
 
     Returns
     -------
@@ -68,7 +73,8 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
     Raises
     ------
     ValueError
-        If the archive is damaged, a file is missing or of the wrong size, or a label is not in 0..9.
+        If the archive is damaged, a file is missing or of the wrong size, or a label is not in
+        0..9.
     """
     if path.is_dir():
         batches = [(path / name).read_bytes() for name in CIFAR_BATCHES]
@@ -79,7 +85,9 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
             raise ValueError(
                 f"{path}: expected {CIFAR_IMAGES * CIFAR_RECORD} bytes in {name}, got {len(batch)}"
             )
-    records = np.concatenate([np.frombuffer(batch, np.uint8) for batch in batches]).reshape(-1, CIFAR_RECORD)
+    records = np.concatenate([np.frombuffer(batch, np.uint8) for batch in batches]).reshape(
+        -1, CIFAR_RECORD
+    )
     if records[:, 0].max() > 9:
         raise ValueError(f"{path}: expected labels 0..9, got {records[:, 0].max()}")
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
@@ -88,7 +96,9 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _from_tar(path: Path) -> list[bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(_contents(path))) as archive:
-            return [archive.extractfile(f"cifar-10-batches-bin/{name}").read() for name in CIFAR_BATCHES]
+            return [
+                archive.extractfile(f"cifar-10-batches-bin/{name}").read() for name in CIFAR_BATCHES
+            ]
     except (tarfile.TarError, KeyError) as error:
         raise ValueError(
             f"{path}: not the binary version of CIFAR-10 ({error}); replace it or remove it"

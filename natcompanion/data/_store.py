@@ -24,7 +24,9 @@ class DataUnavailable(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: ``NATCOMPANION_CACHE``, or else the system's place for a user's caches."""
+    """Return the cache folder: ``NATCOMPANION_CACHE``, or else the system's place for a user's
+    caches.
+    """
     return Path(os.environ.get("NATCOMPANION_CACHE") or pooch.os_cache("natcompanion")).expanduser()
 
 
@@ -43,11 +45,13 @@ def write_whole(path: Path, write: Callable) -> None:
 
 
 def fetch(name: str, md5: str, mirrors: Sequence[str], subfolder: str) -> Path:
-    """Return the path of a file in the cache; download it from the first mirror that works if needed.
+    """Return the path of a file in the cache; download it from the first mirror that works if
+    needed.
 
-    A file in the cache is used only if its MD5 is right. A download that breaks off stays beside the file
-    under a name that ends in ``.part``; the next call goes on from there, if the server can. The file gets
-    its name only when it is whole and its MD5 is right. A download with a wrong MD5 is thrown away.
+    A file in the cache is used only if its MD5 is right. A download that breaks off stays beside
+    the file under a name that ends in ``.part``; the next call goes on from there, if the server
+    can. The file gets its name only when it is whole and its MD5 is right. A download with a wrong
+    MD5 is thrown away.
 
     Parameters
     ----------
@@ -72,7 +76,10 @@ def fetch(name: str, md5: str, mirrors: Sequence[str], subfolder: str) -> Path:
         try:
             try:
                 return _retrieve(mirror + name, md5, final)
-            except (ValueError, requests.HTTPError):  # perhaps the old part was bad: once more from the start
+            except (
+                ValueError,
+                requests.HTTPError,
+            ):  # perhaps the old part was bad: once more from the start
                 if not resuming:
                     raise
                 return _retrieve(mirror + name, md5, final)
@@ -120,7 +127,12 @@ def _save(answer: requests.Response, part: Path, start: int) -> None:
     size = int(answer.headers.get("Content-Length", 0))
     total = start + size if size else None
     bar = tqdm(
-        desc=answer.url.rsplit("/", 1)[-1], initial=start, total=total, unit="B", unit_scale=True, leave=False
+        desc=answer.url.rsplit("/", 1)[-1],
+        initial=start,
+        total=total,
+        unit="B",
+        unit_scale=True,
+        leave=False,
     )
     with bar, open(part, "ab" if start else "wb", buffering=0) as file:
         for chunk in answer.iter_content(CHUNK):

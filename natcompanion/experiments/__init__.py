@@ -13,8 +13,9 @@ A module of this package registers its experiments like this::
         noise = torch.randn(3, generator=settings.generator())
         return {"plain": 7833, "natural": 50}
 
-``run("whitening_figure1")`` runs it once, ``sweep("whitening_figure1", "paper", seeds=range(5))`` stores records in
-``book/results/whitening_figure1.paper.json``, and ``load("whitening_figure1", "paper")`` reads them.
+``run("whitening_figure1")`` runs it once, ``sweep("whitening_figure1", "paper", seeds=range(5))``
+stores records in ``book/results/whitening_figure1.paper.json``, and ``load("whitening_figure1",
+"paper")`` reads them.
 """
 
 from ._records import Result, book_folder, results_folder
@@ -23,6 +24,20 @@ from ._results import Interval, Results, interval, load, stored
 from ._sweep import default_workers, run, sweep
 
 __all__ = [
-    "Experiment", "Interval", "Result", "Results", "Settings", "book_folder", "default_workers", "experiment", "get", "interval",
-    "load", "names", "results_folder", "run", "stored", "sweep",
-]  # fmt: skip
+    "Experiment",
+    "Interval",
+    "Result",
+    "Results",
+    "Settings",
+    "book_folder",
+    "default_workers",
+    "experiment",
+    "get",
+    "interval",
+    "load",
+    "names",
+    "results_folder",
+    "run",
+    "stored",
+    "sweep",
+]

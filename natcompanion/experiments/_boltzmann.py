@@ -1,4 +1,6 @@
-"""Many classification Boltzmann machines at once: one tensor operation moves every setting of a grid."""
+"""Many classification Boltzmann machines at once: one tensor operation moves every setting of a
+grid.
+"""
 
 from dataclasses import dataclass
 
@@ -10,7 +12,9 @@ from natcompanion.data import mnist
 
 @dataclass(frozen=True)
 class Split:
-    """Digits and labels of one split: images as rows, labels as integers and, if wanted, as label units."""
+    """Digits and labels of one split: images as rows, labels as integers and, if wanted, as label
+    units.
+    """
 
     x: torch.Tensor
     y: torch.Tensor
@@ -27,9 +31,15 @@ LEVEL = 0.3
 
 
 def digits(
-    size: int, seed: int, grey: bool = False, labels: bool = True, dtype: torch.dtype = torch.float32
+    size: int,
+    seed: int,
+    grey: bool = False,
+    labels: bool = True,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Split]:
-    """Return small digits, binary or grey: 3,000 for training, 1,000 for validation, 1,000 for the test."""
+    """Return small digits, binary or grey: 3,000 for training, 1,000 for validation, 1,000 for the
+    test.
+    """
     out = {}
     for split in ("train", "validation", "test"):
         x, y = mnist(size=size, split=split, seed=seed, dtype=dtype)
@@ -40,7 +50,9 @@ def digits(
 
 @dataclass
 class Machines:
-    """S machines with D pixels, at most one softmax group of labels and H hidden units: W (S, V, H), a (S, V), b (S, H)."""
+    """S machines with D pixels, at most one softmax group of labels and H hidden units: W (S, V,
+    H), a (S, V), b (S, H).
+    """
 
     W: torch.Tensor
     a: torch.Tensor
@@ -49,7 +61,9 @@ class Machines:
 
     @classmethod
     def random(cls, S: int, split: Split, hidden: int, generator: torch.Generator) -> "Machines":
-        """Return S different starts: weights of standard deviation 0.01, visible biases that give the data means."""
+        """Return S different starts: weights of standard deviation 0.01, visible biases that give
+        the data means.
+        """
         v = split.visible
         a = torch.logit((v.sum(0) + 1) / (len(v) + 2)).expand(S, -1).clone()
         W = 0.01 * torch.randn(S, v.shape[1], hidden, generator=generator)
@@ -57,12 +71,16 @@ class Machines:
 
     def hidden_mean(self, v: torch.Tensor) -> torch.Tensor:
         """Return p(h = 1 | v), (S, n, H), for ``v`` (n, V) or (S, n, V)."""
-        return torch.baddbmm(self.b[:, None], v.expand(len(self.W), *v.shape[-2:]), self.W).sigmoid_()
+        return torch.baddbmm(
+            self.b[:, None], v.expand(len(self.W), *v.shape[-2:]), self.W
+        ).sigmoid_()
 
     def visible_mean(self, h: torch.Tensor) -> torch.Tensor:
         """Return E[v | h], (S, n, V): logistic pixels, softmax labels."""
         drive = torch.baddbmm(self.a[:, None], h, self.W.mT)
-        return torch.cat([drive[..., : self.pixels].sigmoid(), drive[..., self.pixels :].softmax(-1)], -1)
+        return torch.cat(
+            [drive[..., : self.pixels].sigmoid(), drive[..., self.pixels :].softmax(-1)], -1
+        )
 
     def sample_visible(self, mean: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return binary pixels and one label each, (S, n, V)."""
@@ -79,12 +97,15 @@ class Machines:
         x, D = split.x, self.pixels
         drive = torch.baddbmm(self.b[:, None], x.expand(len(self.W), *x.shape), self.W[:, :D])
         score = self.a[:, None, D:] + sum(
-            torch.nn.functional.softplus(drive[..., j, None] + self.W[:, None, D:, j]) for j in range(drive.shape[-1])
+            torch.nn.functional.softplus(drive[..., j, None] + self.W[:, None, D:, j])
+            for j in range(drive.shape[-1])
         )
         return (score.argmax(-1) != split.y).float().mean(1)
 
     def covariance_norms(self) -> torch.Tensor:
-        """Return the exact squared norm of cov(v, h) under each model, (S,), summing over the hidden states."""
+        """Return the exact squared norm of cov(v, h) under each model, (S,), summing over the
+        hidden states.
+        """
         h = states(self.W.shape[2]).to(self.W)
         drive = torch.baddbmm(self.a[:, None], h.expand(len(self.W), *h.shape), self.W.mT)
         pixels, labels = drive[..., : self.pixels], drive[..., self.pixels :]
@@ -98,10 +119,11 @@ class Machines:
 
 
 class SoftmaxOnHidden:
-    """The second classifier: a softmax on p(h = 1 | x) of each machine, fitted anew to the training digits.
+    """The second classifier: a softmax on p(h = 1 | x) of each machine, fitted anew to the training
+    digits.
 
-    The cross-entropies of all machines, each with the squared norm of its weights times ``l2 / 2``, are minimized
-    together; every call starts where the last one ended.
+    The cross-entropies of all machines, each with the squared norm of its weights times ``l2 / 2``,
+    are minimized together; every call starts where the last one ended.
     """
 
     def __init__(self, S: int, hidden: int, l2: float = 1e-3, steps: int = 60):
@@ -112,11 +134,15 @@ class SoftmaxOnHidden:
         """Fit all classifiers by L-BFGS and return them."""
         q, y = machines.hidden_mean(split.x), split.y.expand(len(machines.W), -1)
         parts = [self.weights.requires_grad_(), self.bias.requires_grad_()]
-        optimizer = torch.optim.LBFGS(parts, max_iter=self.steps, history_size=20, line_search_fn="strong_wolfe")
+        optimizer = torch.optim.LBFGS(
+            parts, max_iter=self.steps, history_size=20, line_search_fn="strong_wolfe"
+        )
 
         def loss() -> torch.Tensor:
             optimizer.zero_grad()
-            nll = torch.nn.functional.cross_entropy((q @ parts[0] + parts[1]).mT, y, reduction="none").mean(1)
+            nll = torch.nn.functional.cross_entropy(
+                (q @ parts[0] + parts[1]).mT, y, reduction="none"
+            ).mean(1)
             value = nll.sum() + self.l2 / 2 * parts[0].square().sum()
             value.backward()
             return value
@@ -133,7 +159,9 @@ class SoftmaxOnHidden:
 
 @dataclass(frozen=True)
 class Phases:
-    """One CD-1 step of S machines: data and reconstruction, hidden units as probabilities and as states."""
+    """One CD-1 step of S machines: data and reconstruction, hidden units as probabilities and as
+    states.
+    """
 
     v: torch.Tensor
     q: torch.Tensor
@@ -149,7 +177,9 @@ class Phases:
 
     def of(self, machines: torch.Tensor) -> "Phases":
         """Return the step of some of the machines, by their numbers."""
-        return Phases(self.v, *(x[machines] for x in (self.q, self.v_model, self.v_mean, self.q_model)))
+        return Phases(
+            self.v, *(x[machines] for x in (self.q, self.v_model, self.v_mean, self.q_model))
+        )
 
 
 def contrast(machines: Machines, v: torch.Tensor, generator: torch.Generator) -> Phases:
@@ -160,17 +190,26 @@ def contrast(machines: Machines, v: torch.Tensor, generator: torch.Generator) ->
     return Phases(v, q, v_model, mean, machines.hidden_mean(v_model))
 
 
-def moments(phases: Phases, kind: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return E[v], E[h], E[v h^T] of the reconstructions, by ``"probabilities"`` or by binary ``"states"``."""
+def moments(
+    phases: Phases, kind: str, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return E[v], E[h], E[v h^T] of the reconstructions, by ``"probabilities"`` or by binary
+    ``"states"``.
+    """
     if kind == "probabilities":
         v, h = phases.v_mean, phases.q_model
     else:
-        v, h = phases.v_model, torch.rand(phases.q_model.shape, generator=generator).lt_(phases.q_model)
+        v, h = (
+            phases.v_model,
+            torch.rand(phases.q_model.shape, generator=generator).lt_(phases.q_model),
+        )
     return v.mean(1), h.mean(1), v.mT @ h / v.shape[1]
 
 
 class MovingDifference:
-    """Eq. 4 with dW := 1 for S machines, averaged over the last steps; the batched twin of `boltzmann.PaperPenalty`."""
+    """Eq. 4 with dW := 1 for S machines, averaged over the last steps; the batched twin of
+    `boltzmann.PaperPenalty`.
+    """
 
     def __init__(self, window: int, rule: str):
         self.window, self.rule = window, rule
@@ -193,7 +232,9 @@ class MovingDifference:
 
 
 def sample_covariance(phases: Phases) -> torch.Tensor:
-    """Return cov(v, h) over the reconstructions, (S, V, H); h may be its mean given v, but v not its mean given h."""
+    """Return cov(v, h) over the reconstructions, (S, V, H); h may be its mean given v, but v not
+    its mean given h.
+    """
     v, h = phases.v_model, phases.q_model
     return (v - v.mean(1, keepdim=True)).mT @ (h - h.mean(1, keepdim=True)) / v.shape[1]
 
@@ -201,7 +242,9 @@ def sample_covariance(phases: Phases) -> torch.Tensor:
 def exact_rule(
     phases: Phases, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the sample estimate 2 Cov(g, g.u) of the gradient of the squared norm of cov(v, h): W, a, b parts."""
+    """Return the sample estimate 2 Cov(g, g.u) of the gradient of the squared norm of cov(v, h): W,
+    a, b parts.
+    """
     v, h = phases.v_model, torch.rand(phases.q_model.shape, generator=generator).lt_(phases.q_model)
     mean_v, mean_h, n = v.mean(1, keepdim=True), h.mean(1, keepdim=True), v.shape[1]
     C = (v - mean_v).mT @ (h - mean_h) / n
@@ -211,7 +254,9 @@ def exact_rule(
 
 
 def decorrelation(phases: Phases) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient (W, b) of the squared off-diagonal covariances of the hidden probabilities over the batch."""
+    """Return the gradient (W, b) of the squared off-diagonal covariances of the hidden
+    probabilities over the batch.
+    """
     q = phases.q
     centred = q - q.mean(1, keepdim=True)
     C = centred.mT @ centred / q.shape[1]

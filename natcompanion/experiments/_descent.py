@@ -1,4 +1,6 @@
-"""Descent at every step size of one grid: the fair comparison that the training experiments share."""
+"""Descent at every step size of one grid: the fair comparison that the training experiments
+share.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +17,9 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 class Problem:
     """A function to minimize, written for a batch of parameter vectors.
 
-    ``loss`` maps (r, P) to (r,), ``gradient`` (r, P) to (r, P). ``metrics`` maps a name to a function from
-    (r, P) to (r, P, P), or to (P, P) if the metric is the same everywhere. The run ends when the loss is at
-    most ``target``.
+    ``loss`` maps (r, P) to (r,), ``gradient`` (r, P) to (r, P). ``metrics`` maps a name to a
+    function from (r, P) to (r, P, P), or to (P, P) if the metric is the same everywhere. The run
+    ends when the loss is at most ``target``.
     """
 
     start: torch.Tensor
@@ -29,7 +31,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Descent:
-    """The best of the step sizes: steps to the target (None if never), the step size, and the loss after each step."""
+    """The best of the step sizes: steps to the target (None if never), the step size, and the loss
+    after each step.
+    """
 
     steps: int | None
     rate: float
@@ -50,8 +54,8 @@ def descend(
 ) -> Descent:
     r"""Run :math:`\theta \leftarrow \theta - \eta\, G^{-1} \nabla J` for every step size at once.
 
-    The first step size whose loss reaches the target is the best. One whose loss is not finite, or a million
-    times the first, has diverged and is dropped.
+    The first step size whose loss reaches the target is the best. One whose loss is not finite, or
+    a million times the first, has diverged and is dropped.
 
     Parameters
     ----------
@@ -85,12 +89,16 @@ def descend(
             break
         alive, theta, losses = alive[kept], theta[kept], losses[kept]
         G = G[kept] if G is not None and G.ndim == 3 else G
-        history.append(torch.full((len(rates),), torch.inf, dtype=theta.dtype).index_copy(0, alive, losses))
+        history.append(
+            torch.full((len(rates),), torch.inf, dtype=theta.dtype).index_copy(0, alive, losses)
+        )
     best = int(history[-1].argmin())
     done = float(history[-1][best]) <= problem.target
     return Descent(len(history) - 1 if done else None, rates[best], torch.stack(history)[:, best])
 
 
 def solve(G: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """Solve G x = g for a batch of vectors ``g`` (r, P) and one or r metrics; not finite where G is singular."""
+    """Solve G x = g for a batch of vectors ``g`` (r, P) and one or r metrics; not finite where G is
+    singular.
+    """
     return torch.linalg.solve_ex(G.expand(len(g), -1, -1), g)[0]

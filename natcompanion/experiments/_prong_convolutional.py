@@ -1,4 +1,6 @@
-"""The convolutional network of Figure 4 at a size that runs: data with random crops and flips, network, annealing."""
+"""The convolutional network of Figure 4 at a size that runs: data with random crops and flips,
+network, annealing.
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +17,9 @@ LIKELIHOOD = Categorical()
 
 @dataclass(frozen=True)
 class Pictures:
-    """Standardized images (n, channels, side, side) and labels for training, validation and testing."""
+    """Standardized images (n, channels, side, side) and labels for training, validation and
+    testing.
+    """
 
     x: torch.Tensor
     t: torch.Tensor
@@ -24,8 +28,12 @@ class Pictures:
     crop: int
 
 
-def pictures(data: str, *, size: int, crop: int, train: int, validation: int, test: int) -> Pictures:
-    """Return parts of Fashion-MNIST or CIFAR-10; validation and test images are cut to their middle."""
+def pictures(
+    data: str, *, size: int, crop: int, train: int, validation: int, test: int
+) -> Pictures:
+    """Return parts of Fashion-MNIST or CIFAR-10; validation and test images are cut to their
+    middle.
+    """
     load = {"fashion": fashion_mnist, "cifar10": cifar10}[data]
     parts = {}
     for split, n in (("train", train), ("validation", validation), ("test", test)):
@@ -36,7 +44,8 @@ def pictures(data: str, *, size: int, crop: int, train: int, validation: int, te
     edge = (size - crop) // 2
     middle = slice(edge, edge + crop)
     held_out = {
-        split: (parts[split][0][:, :, middle, middle], parts[split][1]) for split in ("validation", "test")
+        split: (parts[split][0][:, :, middle, middle], parts[split][1])
+        for split in ("validation", "test")
     }
     return Pictures(*parts["train"], held_out["validation"], held_out["test"], crop)
 
@@ -49,7 +58,12 @@ def augmented(x: torch.Tensor, crop: int, generator: torch.Generator) -> torch.T
     steps = torch.arange(crop)
     rows = (corners[:, :1] + steps)[:, None, :, None]
     columns = torch.where(mirrored[:, None], crop - 1 - steps, steps) + corners[:, 1:]
-    return x[torch.arange(n)[:, None, None, None], torch.arange(x.shape[1])[:, None, None], rows, columns[:, None, None]]  # fmt: skip
+    return x[
+        torch.arange(n)[:, None, None, None],
+        torch.arange(x.shape[1])[:, None, None],
+        rows,
+        columns[:, None, None],
+    ]
 
 
 class MeanPool(nn.Module):
@@ -63,7 +77,8 @@ class MeanPool(nn.Module):
 def network(
     channels: int, maps: tuple[int, ...], batch_norm: bool, generator: torch.Generator
 ) -> nn.Sequential:
-    """Return a small network after VGG: pairs of 3 x 3 convolutions with ReLU, each pair pooled, then a linear layer.
+    """Return a small network after VGG: pairs of 3 x 3 convolutions with ReLU, each pair pooled,
+    then a linear layer.
 
     Weights from N(0, 2 / fan-in), biases 0; with ``batch_norm`` after every convolution.
     """
@@ -89,7 +104,8 @@ def network(
 def error(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> float:
     """Return the percentage of misclassified images."""
     wrong = sum(
-        int((model(a).argmax(1) != b).sum()) for a, b in zip(x.split(1000), t.split(1000), strict=True)
+        int((model(a).argmax(1) != b).sum())
+        for a, b in zip(x.split(1000), t.split(1000), strict=True)
     )
     return 100 * wrong / len(x)
 
@@ -101,7 +117,9 @@ def cross_entropy(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> float:
 
 
 class Waterfall:
-    """Divide the step size by ten when the validation error has not improved for ``patience`` looks."""
+    """Divide the step size by ten when the validation error has not improved for ``patience``
+    looks.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, patience: int) -> None:
         self.optimizer, self.patience, self.best, self.since, self.drops = (
@@ -125,9 +143,9 @@ class Waterfall:
 class AnnealedRun(Run):
     """A run that looks at the validation error now and then, for the annealing and for the curves.
 
-    Batch normalization is measured with the statistics of 2,000 training images: in a short run the running ones lag
-    behind. ``curve`` holds the number of updates, the training loss on the first images (in the middle, not mirrored) and the
-    validation error in per cent, at each look.
+    Batch normalization is measured with the statistics of 2,000 training images: in a short run the
+    running ones lag behind. ``curve`` holds the number of updates, the training loss on the first
+    images (in the middle, not mirrored) and the validation error in per cent, at each look.
     """
 
     def __init__(self, *parts: object, data: Pictures, every: int, patience: int) -> None:
@@ -189,5 +207,12 @@ def start(
         model = network(data.x.shape[1], maps, method in ("batchnorm", "prong+"), generator)
         optimizer = make_optimizer(method, model, choice, lambda: draw(samples)[0], period=period)
     return AnnealedRun(
-        model, optimizer, LIKELIHOOD, lambda: draw(batch), clock, data=data, every=every, patience=patience
+        model,
+        optimizer,
+        LIKELIHOOD,
+        lambda: draw(batch),
+        clock,
+        data=data,
+        every=every,
+        patience=patience,
     )

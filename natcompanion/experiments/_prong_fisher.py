@@ -1,4 +1,6 @@
-"""Conditioning of the Fisher matrix of a small tanh network, in plain and in whitened coordinates (Figure 2)."""
+"""Conditioning of the Fisher matrix of a small tanh network, in plain and in whitened coordinates
+(Figure 2).
+"""
 
 from itertools import pairwise
 
@@ -21,7 +23,9 @@ DEFINITIONS = {
     "absolute": "largest over smallest, 1e-4 added to both",
     "spread": "share of directions that do not count: 1 - effective rank / dimension",
 }
-"""What "the condition number" of a nearly singular matrix may mean. Smaller is better for each of them."""
+"""What "the condition number" of a nearly singular matrix may mean. Smaller is better for each of
+them.
+"""
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +43,8 @@ def tanh_network(
         layer = nn.Linear(inputs, outputs, dtype=torch.float64)
         with torch.no_grad():
             layer.weight.copy_(
-                torch.randn(outputs, inputs, generator=generator, dtype=torch.float64) * inputs**-0.5
+                torch.randn(outputs, inputs, generator=generator, dtype=torch.float64)
+                * inputs**-0.5
             )
             layer.bias.zero_()
         parts += [layer, nn.BatchNorm1d(outputs, dtype=torch.float64)] if batch_norm else [layer]
@@ -58,7 +63,8 @@ def layer_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return c and U for the input of the layer at ``place``.
 
-    With ``centred=False`` U whitens the uncentred second moment, as the paper prints it; c is the mean all the same.
+    With ``centred=False`` U whitens the uncentred second moment, as the paper prints it; c is the
+    mean all the same.
     """
     h = model[:place](x)
     c = h.mean(0)
@@ -67,7 +73,9 @@ def layer_statistics(
 
 
 def layer_fisher(model: nn.Module, layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """Return the Fisher matrix of one layer, ordered unit by unit: the weights of a unit, then its bias."""
+    """Return the Fisher matrix of one layer, ordered unit by unit: the weights of a unit, then its
+    bias.
+    """
     G = metrics.fisher(model, x, LIKELIHOOD, parameters=[layer.weight, layer.bias])
     rows, columns = layer.weight.shape
     weight = torch.arange(rows * columns).view(rows, columns)
@@ -76,7 +84,9 @@ def layer_fisher(model: nn.Module, layer: nn.Linear, x: torch.Tensor) -> torch.T
 
 
 def in_coordinates(G: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
-    """Return the Fisher matrix of V, where each unit's weights and bias are [w b] = v A; ``G`` is ordered unit by unit."""
+    """Return the Fisher matrix of V, where each unit's weights and bias are [w b] = v A; ``G`` is
+    ordered unit by unit.
+    """
     units = len(G) // A.shape[1]
     blocks = G.view(units, A.shape[1], units, A.shape[1])
     return torch.einsum("ai,kilj,bj->kalb", A, blocks, A).reshape(units * len(A), units * len(A))
@@ -93,7 +103,9 @@ def plain_map(features: int) -> torch.Tensor:
 
 
 def conditions(G: torch.Tensor) -> dict[str, float]:
-    """Return the value of each of the :data:`DEFINITIONS`; infinite at the precision of float64 becomes 1e16."""
+    """Return the value of each of the :data:`DEFINITIONS`; infinite at the precision of float64
+    becomes 1e16.
+    """
     lam = torch.linalg.eigvalsh(G).clamp_min(0)
     top, n = float(lam[-1]), len(lam)
     floor = lam.clamp_min(1e-16 * top)
@@ -111,7 +123,8 @@ def conditions(G: torch.Tensor) -> dict[str, float]:
 class Training:
     """Training of the small network by one method, with its condition numbers on demand.
 
-    PRONG trains whitened layers, and its conditions are those of V in the coordinates of the last whitening.
+    PRONG trains whitened layers, and its conditions are those of V in the coordinates of the last
+    whitening.
     """
 
     def __init__(
@@ -164,7 +177,9 @@ class Training:
         return conditions(in_coordinates(layer_fisher(model, layer, x), A))
 
 
-def flat_gradient(model: nn.Module, layer: nn.Linear, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+def flat_gradient(
+    model: nn.Module, layer: nn.Linear, x: torch.Tensor, t: torch.Tensor
+) -> torch.Tensor:
     """Return the gradient of one layer as (units, inputs + 1): weights and bias of each unit."""
     loss = LIKELIHOOD.nll(model(x), t).mean()
     W, b = torch.autograd.grad(loss, [layer.weight, layer.bias])
@@ -182,10 +197,11 @@ def second_moment(model: nn.Sequential, place: int, x: torch.Tensor) -> torch.Te
 def alignment(
     model: nn.Sequential, x: torch.Tensor, t: torch.Tensor, moments: list[torch.Tensor], eps: float
 ) -> dict[str, float]:
-    """Return the cosine of the natural gradient of each layer with PRONG's step and with the gradient, averaged.
+    """Return the cosine of the natural gradient of each layer with PRONG's step and with the
+    gradient, averaged.
 
-    PRONG's step uses the given second moments of the layers' inputs. The exact block of the Fisher matrix is damped as
-    PRONG damps: epsilon times the mean eigenvalue of the gradients' factor.
+    PRONG's step uses the given second moments of the layers' inputs. The exact block of the Fisher
+    matrix is damped as PRONG damps: epsilon times the mean eigenvalue of the gradients' factor.
     """
     found: dict[str, list[float]] = {"prong": [], "gradient": []}
     for (place, layer), moment in zip(linear_layers(model), moments, strict=True):
@@ -195,7 +211,9 @@ def alignment(
         F = layer_fisher(model, layer, x)
         present = second_moment(model, place, x)
         scale = float(F.trace() / present.trace()) / len(g)
-        natural = torch.linalg.solve(F + scale * eps * torch.eye(len(F), dtype=F.dtype), g.flatten())
+        natural = torch.linalg.solve(
+            F + scale * eps * torch.eye(len(F), dtype=F.dtype), g.flatten()
+        )
         prong = torch.linalg.solve(moment + eps * torch.diag(damping), g.mT).mT
         for name, step in (("prong", prong), ("gradient", g)):
             found[name].append(float(torch.cosine_similarity(step.flatten(), natural, dim=0)))

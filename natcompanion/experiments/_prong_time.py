@@ -13,9 +13,12 @@ from natcompanion.experiments import _prong_training as training
 from natcompanion.experiments._prong_training import EPS, Choice, Clock
 
 UPDATES = ("sgd", "rmsprop", "batchnorm", "prong", "whitened")
-"""Methods whose updates are timed; "whitened" is PRONG on whitened layers, as the paper writes it."""
+"""Methods whose updates are timed; "whitened" is PRONG on whitened layers, as the paper writes it.
+"""
 PARTS = ("forward", "moments", "eigenvectors", "projection", "cholesky")
-"""Parts of a whitening. Layers that stay plain need the first two and the last, whitened layers all but the last."""
+"""Parts of a whitening. Layers that stay plain need the first two and the last, whitened layers all
+but the last.
+"""
 
 
 def seconds(work: Callable[[], Any], times: int = 1) -> float:
@@ -38,12 +41,15 @@ def time(settings: Any) -> dict[str, float | list[float]]:
         rounds.append(measured | _parts(runs["sgd"].model, sample))
     typical = {key: median(r[key] for r in rounds) for key in rounds[0]}
     return typical | {
-        key: [_ratios(r, settings.period)[key] for r in rounds] for key in _ratios(typical, settings.period)
+        key: [_ratios(r, settings.period)[key] for r in rounds]
+        for key in _ratios(typical, settings.period)
     }
 
 
 def _ratios(measured: dict[str, float], period: int) -> dict[str, float]:
-    """Return costs per update in units of an update of SGD, and shares of the time of PRONG, in per cent."""
+    """Return costs per update in units of an update of SGD, and shares of the time of PRONG, in per
+    cent.
+    """
     statistics = (measured["forward"] + measured["moments"]) / period
     plain = measured["prong"] + statistics + measured["cholesky"] / period
     factoring = (measured["eigenvectors"] + measured["projection"]) / period
@@ -51,10 +57,13 @@ def _ratios(measured: dict[str, float], period: int) -> dict[str, float]:
     return {
         "rmsprop_ratio": measured["rmsprop"] / measured["sgd"],
         "batchnorm_ratio": measured["batchnorm"] / measured["sgd"],
-        "prong_ratio": plain / measured["sgd"], "whitened_ratio": whitened / measured["sgd"],
-        "prong_factoring": 100 * measured["cholesky"] / period / plain, "prong_statistics": 100 * statistics / plain,
-        "whitened_factoring": 100 * factoring / whitened, "whitened_statistics": 100 * statistics / whitened,
-    }  # fmt: skip
+        "prong_ratio": plain / measured["sgd"],
+        "whitened_ratio": whitened / measured["sgd"],
+        "prong_factoring": 100 * measured["cholesky"] / period / plain,
+        "prong_statistics": 100 * statistics / plain,
+        "whitened_factoring": 100 * factoring / whitened,
+        "whitened_statistics": 100 * statistics / whitened,
+    }
 
 
 def _run(

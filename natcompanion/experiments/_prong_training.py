@@ -1,4 +1,6 @@
-"""Training runs of the PRONG experiments: the deep auto-encoder, its starts, the five methods, and one search for all."""
+"""Training runs of the PRONG experiments: the deep auto-encoder, its starts, the five methods, and
+one search for all.
+"""
 
 import copy
 import time
@@ -21,15 +23,18 @@ STARTS = ("fan-in", "sigmoid", "whitened")
 EPS = 1e-2
 """Epsilon where it is not searched."""
 NEVER = 100_000
-"""A period that no run of the chapter reaches: the first whitening is the only one. The paper's largest."""
+"""A period that no run of the chapter reaches: the first whitening is the only one. The paper's
+largest.
+"""
 
 
 @dataclass(frozen=True)
 class Choice:
     """A point of the search: step size, momentum, and what the method has besides.
 
-    That is the decay of the mean square for ``rmsprop``, epsilon for ``prong`` and ``prong+``, what is added to the
-    eigenvalues of the back-propagated gradients for ``backward``, the damping for ``kfac``, and nothing (0) otherwise.
+    That is the decay of the mean square for ``rmsprop``, epsilon for ``prong`` and ``prong+``, what
+    is added to the eigenvalues of the back-propagated gradients for ``backward``, the damping for
+    ``kfac``, and nothing (0) otherwise.
     """
 
     rate: float
@@ -40,11 +45,14 @@ class Choice:
 def images(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return 4,000 digits for training and 1,000 for testing, one row each, in float32."""
     load = {"size": size, "seed": 0, "dtype": torch.float32}
-    return mnist(split="train+validation", **load)[0].flatten(1), mnist(split="test", **load)[0].flatten(1)
+    return mnist(split="train+validation", **load)[0].flatten(1), mnist(split="test", **load)[
+        0
+    ].flatten(1)
 
 
 def autoencoder(widths: tuple[int, ...], batch_norm: bool = False) -> nn.Sequential:
-    """Return the auto-encoder with these widths from the input to the code, mirrored: sigmoid units, linear code.
+    """Return the auto-encoder with these widths from the input to the code, mirrored: sigmoid
+    units, linear code.
 
     With ``batch_norm`` every hidden layer's sum is normalized before its non-linearity.
     """
@@ -66,8 +74,9 @@ def initialize(
 ) -> nn.Sequential:
     """Draw the weights, set the biases, and return the model.
 
-    ``fan-in``: N(0, 1 / fan-in). ``sigmoid``: uniform within 4 sqrt(6 / (fan-in + fan-out)), the rule of Glorot and
-    Bengio for sigmoid units. ``whitened``: N(0, 1 / fan-in) in the whitened coordinates of each layer's input.
+    ``fan-in``: N(0, 1 / fan-in). ``sigmoid``: uniform within 4 sqrt(6 / (fan-in + fan-out)), the
+    rule of Glorot and Bengio for sigmoid units. ``whitened``: N(0, 1 / fan-in) in the whitened
+    coordinates of each layer's input.
     """
     for layer in model:
         if isinstance(layer, nn.Linear):
@@ -84,17 +93,23 @@ def initialize(
 
 @torch.no_grad()
 def reconstruction_error(model: nn.Module, x: torch.Tensor, block: int = 1000) -> float:
-    """Return the squared error of the reconstruction, summed over pixels, averaged over images; batch norm at rest."""
+    """Return the squared error of the reconstruction, summed over pixels, averaged over images;
+    batch norm at rest.
+    """
     was_training = model.training
     model.eval()
-    total = sum(float((LIKELIHOOD.mean(model(part)) - part).square().sum()) for part in x.split(block))
+    total = sum(
+        float((LIKELIHOOD.mean(model(part)) - part).square().sum()) for part in x.split(block)
+    )
     model.train(was_training)
     return total / len(x)
 
 
 @torch.no_grad()
 def at_rest(model: nn.Module, x: torch.Tensor) -> nn.Module:
-    """Return a copy in evaluation mode whose batch normalization uses the statistics of ``x``, not the running ones."""
+    """Return a copy in evaluation mode whose batch normalization uses the statistics of ``x``, not
+    the running ones.
+    """
     resting = copy.deepcopy(model)
     norms = [layer for layer in resting.modules() if isinstance(layer, _BatchNorm)]
     for layer in norms:
@@ -107,7 +122,9 @@ def at_rest(model: nn.Module, x: torch.Tensor) -> nn.Module:
 
 @dataclass
 class Clock:
-    """CPU seconds between ``with`` blocks; with one thread this is the time the work takes on a free core."""
+    """CPU seconds between ``with`` blocks; with one thread this is the time the work takes on a
+    free core.
+    """
 
     seconds: float = 0.0
 
@@ -120,7 +137,9 @@ class Clock:
 
 
 class Run:
-    """One training run that can be continued: model, optimizer, stream of batches, and the CPU seconds spent."""
+    """One training run that can be continued: model, optimizer, stream of batches, and the CPU
+    seconds spent.
+    """
 
     def __init__(
         self,
@@ -131,8 +150,12 @@ class Run:
         clock: Clock,
     ) -> None:
         self.model, self.optimizer, self.likelihood, self.draw, self.clock = (
-            model, optimizer, likelihood, draw, clock,
-        )  # fmt: skip
+            model,
+            optimizer,
+            likelihood,
+            draw,
+            clock,
+        )
         self.diverged = False
 
     def train(self, updates: int) -> "Run":
@@ -184,7 +207,11 @@ def autoencoder_run(
     with Clock() as clock:
         eps = choice.second if method in ("prong", "prong+") else EPS
         model = initialize(
-            autoencoder(widths, method in ("batchnorm", "prong+")), start, draw(samples), eps, generator
+            autoencoder(widths, method in ("batchnorm", "prong+")),
+            start,
+            draw(samples),
+            eps,
+            generator,
         )
         optimizer = make_optimizer(method, model, choice, lambda: draw(samples), period=period)
 
@@ -196,11 +223,17 @@ def autoencoder_run(
 
 
 def make_optimizer(
-    method: str, model: nn.Module, choice: Choice, sample: Callable[[], torch.Tensor], *, period: int
+    method: str,
+    model: nn.Module,
+    choice: Choice,
+    sample: Callable[[], torch.Tensor],
+    *,
+    period: int,
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a method: one of :data:`METHODS`, "backward" (footnote 4), or "kfac".
 
-    PRONG+ is PRONG on a model with batch normalization. ``sample`` gives the inputs for the statistics.
+    PRONG+ is PRONG on a model with batch normalization. ``sample`` gives the inputs for the
+    statistics.
     """
     rate, momentum = choice.rate, choice.momentum
     if method in ("sgd", "batchnorm"):
@@ -215,15 +248,22 @@ def make_optimizer(
 
 
 class RefreshedKFAC(optim.KFAC):
-    """K-FAC that takes its factors from a new sample before updates 0, ``period``, 2 ``period``, ..."""
+    """K-FAC that takes its factors from a new sample before updates 0, ``period``, 2 ``period``,
+    ...
+    """
 
     def __init__(
         self, model: nn.Module, choice: Choice, sample: Callable[[], torch.Tensor], period: int
     ) -> None:
         super().__init__(
-            model, LIKELIHOOD, choice.rate, damping=choice.second, factored=True,
-            draws=1, generator=torch.Generator().manual_seed(0),
-        )  # fmt: skip
+            model,
+            LIKELIHOOD,
+            choice.rate,
+            damping=choice.second,
+            factored=True,
+            draws=1,
+            generator=torch.Generator().manual_seed(0),
+        )
         self.draw_sample, self.period, self.updates = sample, period, 0
 
     def step(self, closure: None = None) -> None:
@@ -246,10 +286,14 @@ def search(
 ) -> tuple[Choice, list[dict], list[dict]]:
     """Return the best choice, everything that was tried, and the finished runs of the best choice.
 
-    Every choice gets ``short`` updates from initialization 0. The ``kept`` best of them are trained to the end by
-    ``finish`` from ``repeats`` other initializations each, and the lowest mean final score wins.
+    Every choice gets ``short`` updates from initialization 0. The ``kept`` best of them are trained
+    to the end by ``finish`` from ``repeats`` other initializations each, and the lowest mean final
+    score wins.
     """
-    first = {choice: score(make(choice, 0).train(short)) if len(choices) > 1 else 0.0 for choice in choices}
+    first = {
+        choice: score(make(choice, 0).train(short)) if len(choices) > 1 else 0.0
+        for choice in choices
+    }
     order = sorted(choices, key=first.get)
     finished, mean = {}, {}
     for choice in order[:kept]:
@@ -269,7 +313,9 @@ def choices_of(
 
 
 def refined(rates: tuple[float, ...], times: int) -> tuple[float, ...]:
-    """Return ``times`` as many step sizes over about the same range, evenly between neighbours on a logarithmic scale."""
+    """Return ``times`` as many step sizes over about the same range, evenly between neighbours on a
+    logarithmic scale.
+    """
     ends = [*rates[1:], rates[-1] * rates[-1] / rates[-2]]
     return tuple(
         float(f"{low * (high / low) ** (k / times):.2g}")
@@ -278,10 +324,16 @@ def refined(rates: tuple[float, ...], times: int) -> tuple[float, ...]:
     )
 
 
-def record(run: Run, x: torch.Tensor, x_test: torch.Tensor, updates: int, every: int) -> dict[str, list]:
-    """Train for ``updates`` and return errors and CPU seconds at 0, ``every``, 2 ``every``, ... updates."""
+def record(
+    run: Run, x: torch.Tensor, x_test: torch.Tensor, updates: int, every: int
+) -> dict[str, list]:
+    """Train for ``updates`` and return errors and CPU seconds at 0, ``every``, 2 ``every``, ...
+    updates.
+    """
     points = list(_watched(run, x, x_test, updates, every))
-    return {key: [point[i] for point in points] for i, key in enumerate(("train", "test", "seconds"))}
+    return {
+        key: [point[i] for point in points] for i, key in enumerate(("train", "test", "seconds"))
+    }
 
 
 def _watched(

@@ -24,7 +24,8 @@ NOT_FINITE = "$float"
 class Result:
     """One finished run: what was run, what came out, and where.
 
-    ``result["gap"]`` is short for ``result.values["gap"]``, and ``result["plain.steps"]`` looks inside a dict.
+    ``result["gap"]`` is short for ``result.values["gap"]``, and ``result["plain.steps"]`` looks
+    inside a dict.
     """
 
     experiment: str
@@ -42,7 +43,12 @@ class Result:
         found = self.values
         for part in key.split("."):
             if not isinstance(found, dict) or part not in found:
-                raise ValueError(f"{self.experiment} has no value {key!r}; it has {', '.join(sorted(self.values))}")
+                raise ValueError(
+                    (
+                        f"{self.experiment} has no value {key!r}; it has "
+                        f"{', '.join(sorted(self.values))}"
+                    )
+                )
             found = found[part]
         return found
 
@@ -58,31 +64,44 @@ def identity(settings: dict, seed: int) -> tuple[str, int]:
 
 
 def plain(value: object, where: str = "value") -> object:
-    """Return ``value`` as numbers, strings, booleans, None, lists and dicts; tensors and arrays become lists."""
+    """Return ``value`` as numbers, strings, booleans, None, lists and dicts; tensors and arrays
+    become lists.
+    """
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, dict):
         if bad := [key for key in value if not isinstance(key, str) or key == NOT_FINITE]:
-            raise ValueError(f"{where}: expected string keys other than {NOT_FINITE!r}, got {bad[0]!r}")
+            raise ValueError(
+                f"{where}: expected string keys other than {NOT_FINITE!r}, got {bad[0]!r}"
+            )
         return {key: plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise ValueError(f"{where}: expected numbers, strings, lists, dicts or tensors, got {type(value).__name__}")
+    raise ValueError(
+        f"{where}: expected numbers, strings, lists, dicts or tensors, got {type(value).__name__}"
+    )
 
 
 def dumps(value: object, indent: str = "\n") -> str:
-    """Return strict, stable JSON: sorted keys, one space of indent, a list of plain items on one line.
+    """Return strict, stable JSON: sorted keys, one space of indent, a list of plain items on one
+    line.
 
-    JSON has no NaN and no infinity; they are written as ``{"$float": "nan"}``, ``"inf"`` or ``"-inf"``.
+    JSON has no NaN and no infinity; they are written as ``{"$float": "nan"}``, ``"inf"`` or
+    ``"-inf"``.
     :func:`loads` reads them back.
     """
     inner = indent + " "
     if isinstance(value, float) and not math.isfinite(value):
         return f'{{"{NOT_FINITE}": "{value}"}}'
     if isinstance(value, dict) and value:
-        return "{" + ",".join(f"{inner}{json.dumps(k)}: {dumps(value[k], inner)}" for k in sorted(value)) + indent + "}"
+        return (
+            "{"
+            + ",".join(f"{inner}{json.dumps(k)}: {dumps(value[k], inner)}" for k in sorted(value))
+            + indent
+            + "}"
+        )
     if isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
         return "[" + ",".join(inner + dumps(item, inner) for item in value) + indent + "]"
     if isinstance(value, list):
@@ -103,7 +122,9 @@ def loads(text: str) -> object:
 
 
 def book_folder(name: str) -> Path | None:
-    """Return ``book/<name>`` of the checkout this package runs from or of a folder above the current one, if any."""
+    """Return ``book/<name>`` of the checkout this package runs from or of a folder above the
+    current one, if any.
+    """
     for root in (Path(__file__).resolve().parents[2], Path.cwd(), *Path.cwd().parents):
         if (root / "book" / name).is_dir():
             return root / "book" / name
@@ -113,8 +134,9 @@ def book_folder(name: str) -> Path | None:
 def results_folder() -> Path:
     """Return the folder of stored results.
 
-    ``NATCOMPANION_RESULTS`` if it is set; else ``book/results`` of the checkout this package runs from, or of the
-    folder above the current one that has it; else ``results`` in the current folder.
+    ``NATCOMPANION_RESULTS`` if it is set; else ``book/results`` of the checkout this package runs
+    from, or of the folder above the current one that has it; else ``results`` in the current
+    folder.
     """
     if chosen := os.environ.get("NATCOMPANION_RESULTS"):
         return Path(chosen)
@@ -127,7 +149,9 @@ def path_of(experiment: str, preset: str, folder: Path | None = None) -> Path:
 
 
 def read(experiment: str, preset: str, folder: Path | None = None) -> list[Result]:
-    """Return the stored records, none if there is no file; ValueError if the file is anything else."""
+    """Return the stored records, none if there is no file; ValueError if the file is anything
+    else.
+    """
     path = path_of(experiment, preset, folder)
     try:
         text = path.read_text(encoding="utf-8")
@@ -166,7 +190,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a kill at any moment, finds the old text or the new, never a part."""
+    """Write a file so that a reader, or a kill at any moment, finds the old text or the new, never
+    a part.
+    """
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -184,6 +210,10 @@ def merge(new: Result, folder: Path | None = None) -> None:
     """Add one record to its file, in place of a record with the same settings and seed."""
     path = path_of(new.experiment, new.preset, folder)
     with _locked(path.parent):
-        kept = [record for record in read(new.experiment, new.preset, folder) if record.identity != new.identity]
+        kept = [
+            record
+            for record in read(new.experiment, new.preset, folder)
+            if record.identity != new.identity
+        ]
         records = sorted([*kept, new], key=lambda record: record.identity)
         write_atomically(path, dumps([asdict(record) for record in records]) + "\n")

@@ -11,13 +11,16 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of every experiment's settings: a seed and a device; subclasses add their own fields with defaults."""
+    """Base of every experiment's settings: a seed and a device; subclasses add their own fields
+    with defaults.
+    """
 
     seed: int = 0
     device: str = "cpu"
 
     def generator(self, offset: int = 0) -> torch.Generator:
-        """Return a new random generator for this seed; another ``offset`` gives an independent stream.
+        """Return a new random generator for this seed; another ``offset`` gives an independent
+        stream.
 
         Streams of different seeds do not meet for offsets below 1000.
         """
@@ -25,8 +28,11 @@ class Settings:
 
     def plain(self) -> dict:
         """Return the settings as JSON has them (tuples become lists), without seed and device."""
-        return {key: list(value) if isinstance(value, tuple) else value
-                for key, value in asdict(self).items() if key not in ("seed", "device")}  # fmt: skip
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+            if key not in ("seed", "device")
+        }
 
 
 @dataclass(frozen=True)
@@ -45,20 +51,34 @@ class Experiment:
     def preset(self, preset: str) -> Settings:
         """Return the settings of a preset."""
         if preset not in self.presets:
-            raise ValueError(f"{self.name}: no preset {preset!r}; there are {', '.join(self.presets)}")
+            raise ValueError(
+                f"{self.name}: no preset {preset!r}; there are {', '.join(self.presets)}"
+            )
         return self.presets[preset]
 
     def settings(self, preset: str, overrides: dict) -> Settings:
-        """Return the settings of a preset with some fields replaced, each checked against its default's type."""
+        """Return the settings of a preset with some fields replaced, each checked against its
+        default's type.
+        """
         base = self.preset(preset)
         known = [field.name for field in fields(base)]
         if unknown := sorted(set(overrides) - set(known)):
-            raise ValueError(f"{self.name}: no setting {', '.join(unknown)}; there are {', '.join(known)}")
-        return replace(base, **{key: _typed(self.name, key, getattr(base, key), new) for key, new in overrides.items()})
+            raise ValueError(
+                f"{self.name}: no setting {', '.join(unknown)}; there are {', '.join(known)}"
+            )
+        return replace(
+            base,
+            **{
+                key: _typed(self.name, key, getattr(base, key), new)
+                for key, new in overrides.items()
+            },
+        )
 
 
 def _typed(name: str, key: str, default: object, new: object) -> object:
-    """Return ``new`` in the type of ``default``; an int may stand for a float and a list for a tuple."""
+    """Return ``new`` in the type of ``default``; an int may stand for a float and a list for a
+    tuple.
+    """
     if isinstance(default, float) and isinstance(new, int) and not isinstance(new, bool):
         return float(new)
     if isinstance(default, tuple) and isinstance(new, list):
@@ -74,9 +94,9 @@ _REGISTRY: dict[str, Experiment] = {}
 def experiment(name: str, *, quick: Settings, **presets: Settings) -> Callable:
     """Register a function of a frozen dataclass of settings as the experiment ``name``.
 
-    The function takes the settings alone, uses no globals, and returns a dict of numbers, strings, booleans, None, and
-    lists, dicts or tensors of these. Its docstring's first line is the description in ``natcompanion list``.
-    The decorator gives back the function itself.
+    The function takes the settings alone, uses no globals, and returns a dict of numbers, strings,
+    booleans, None, and lists, dicts or tensors of these. Its docstring's first line is the
+    description in ``natcompanion list``. The decorator gives back the function itself.
 
     Parameters
     ----------
@@ -90,7 +110,8 @@ def experiment(name: str, *, quick: Settings, **presets: Settings) -> Callable:
     Raises
     ------
     ValueError
-        If the name is taken or malformed, or the settings are not one frozen subclass of :class:`Settings`.
+        If the name is taken or malformed, or the settings are not one frozen subclass of
+        :class:`Settings`.
     """
     presets = {"quick": quick, **presets}
     if not (name.isidentifier() and name == name.lower()):
@@ -98,12 +119,22 @@ def experiment(name: str, *, quick: Settings, **presets: Settings) -> Callable:
     for settings in presets.values():
         frozen = is_dataclass(settings) and type(settings).__dataclass_params__.frozen
         if not (isinstance(settings, Settings) and frozen and type(settings) is type(quick)):
-            raise ValueError(f"{name}: expected settings of one frozen dataclass that extends Settings, got {settings!r}")
+            raise ValueError(
+                (
+                    f"{name}: expected settings of one frozen dataclass that extends Settings, "
+                    f"got {settings!r}"
+                )
+            )
 
     def register(function: Callable[[Settings], dict]) -> Callable[[Settings], dict]:
         old = _REGISTRY.get(name)
-        if old and (old.function.__module__, old.function.__qualname__) != (function.__module__, function.__qualname__):
-            raise ValueError(f"experiment {name!r} is registered already, by {old.function.__module__}")
+        if old and (old.function.__module__, old.function.__qualname__) != (
+            function.__module__,
+            function.__qualname__,
+        ):
+            raise ValueError(
+                f"experiment {name!r} is registered already, by {old.function.__module__}"
+            )
         _REGISTRY[name] = Experiment(name, function, presets)
         return function
 

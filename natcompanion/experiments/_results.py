@@ -24,11 +24,16 @@ class Interval:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.3g}" if self.n < 2 else f"{self.mean:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        return (
+            f"{self.mean:.3g}"
+            if self.n < 2
+            else f"{self.mean:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        )
 
 
 def interval(values: object) -> Interval:
-    """Return the mean and 95 % interval: Student's t for numbers, Clopper-Pearson for the share of True.
+    """Return the mean and 95 % interval: Student's t for numbers, Clopper-Pearson for the share of
+    True.
 
     Raises
     ------
@@ -73,7 +78,12 @@ class Results:
         wanted = _records.plain(settings)
         known = {"seed", "device"}.union(*(record.settings for record in self.records))
         if unknown := sorted(set(wanted) - known):
-            raise ValueError(f"{self.experiment}: no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+            raise ValueError(
+                (
+                    f"{self.experiment}: no setting {', '.join(unknown)}; there are "
+                    f"{', '.join(sorted(known))}"
+                )
+            )
         kept = tuple(
             record
             for record in self.records
@@ -87,11 +97,13 @@ class Results:
     def values(self, key: str, **settings: object) -> np.ndarray:
         """Return one value of every record, in the order of seeds, as an array (records, ...).
 
-        Keyword arguments select records first. If the records that remain differ in more than the seed, the order is
-        by settings, then seed.
+        Keyword arguments select records first. If the records that remain differ in more than the
+        seed, the order is by settings, then seed.
         """
         chosen = self.select(**settings) if settings else self
-        return np.array([record[key] for record in sorted(chosen.records, key=lambda record: record.identity)])
+        return np.array(
+            [record[key] for record in sorted(chosen.records, key=lambda record: record.identity)]
+        )
 
     def mean(self, key: str, **settings: object) -> Interval:
         """Return the mean of a value over the records with its 95 % interval."""
@@ -113,7 +125,9 @@ def load(name: str, preset: str = "quick", *, folder: Path | None = None) -> Res
     records = _records.read(name, preset, folder)
     if not records:
         path = _records.path_of(name, preset, folder)
-        raise ValueError(f"no stored results in {path}; run: natcompanion sweep {name} --preset {preset}")
+        raise ValueError(
+            f"no stored results in {path}; run: natcompanion sweep {name} --preset {preset}"
+        )
     return Results(name, preset, tuple(records))
 
 

@@ -2,7 +2,8 @@ r"""The auto-encoder with one hidden unit of revisiting Section 4, for many para
 
 .. math:: y(x) = w\,\sigma(w x + b) - b, \qquad \mathcal L = \frac1n \sum_i (x_i - y(x_i))^2
 
-Parameters are tensors (..., 2) that hold (w, b). Everything is written out, so that it can be checked by eye.
+Parameters are tensors (..., 2) that hold (w, b). Everything is written out, so that it can be
+checked by eye.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,9 @@ class AutoEncoder:
         return torch.stack([s + w * slope * self.x, w * slope - 1], -1)
 
     def kl(self, theta: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-        """Return the mean KL divergence from theta to theta + delta for Gaussian outputs of standard deviation 1."""
+        """Return the mean KL divergence from theta to theta + delta for Gaussian outputs of
+        standard deviation 1.
+        """
         return 0.5 * (self.outputs(theta + delta) - self.outputs(theta)).square().mean(-1)
 
     def gradients(self, theta: torch.Tensor) -> torch.Tensor:
@@ -68,12 +71,16 @@ class AutoEncoder:
         curvature = torch.stack([torch.stack([ww, wb], -1), torch.stack([wb, bb], -1)], -2)
         return 2 * (self.fisher(theta) + curvature)
 
-    def step(self, theta: torch.Tensor, method: str, rate: float, damping: float | None) -> torch.Tensor:
+    def step(
+        self, theta: torch.Tensor, method: str, rate: float, damping: float | None
+    ) -> torch.Tensor:
         """Return the step of a method, (..., 2)."""
         g = self.gradients(theta).mean(-2)
         if method == "gradient":
             return -rate * g
-        matrix = {"newton": self.hessian, "natural": self.fisher, "leroux": self.covariance}[method](theta)
+        matrix = {"newton": self.hessian, "natural": self.fisher, "leroux": self.covariance}[
+            method
+        ](theta)
         damped = matrix + damping * torch.eye(2, dtype=theta.dtype)
         return -rate * torch.linalg.solve_ex(damped, g)[0]
 
@@ -85,7 +92,9 @@ class AutoEncoder:
         rate: float | None = None,
         damping: float | None = None,
     ) -> torch.Tensor:
-        """Return the parameters after 0, 1, ..., ``steps`` steps, (steps + 1, ..., 2); settings of the paper if none."""
+        """Return the parameters after 0, 1, ..., ``steps`` steps, (steps + 1, ..., 2); settings of
+        the paper if none.
+        """
         rate = RATES[method] if rate is None else rate
         damping = DAMPING[method] if damping is None else damping
         points = [start]
@@ -95,9 +104,11 @@ class AutoEncoder:
 
 
 INPUTS = {
-    "-1 to 1": torch.linspace(-1, 1, 11, dtype=torch.float64), "0 to 1": torch.linspace(0, 1, 11, dtype=torch.float64),
-    "0 and 1": torch.tensor([0.0, 1.0], dtype=torch.float64), "1": torch.ones(1, dtype=torch.float64),
-}  # fmt: skip
+    "-1 to 1": torch.linspace(-1, 1, 11, dtype=torch.float64),
+    "0 to 1": torch.linspace(0, 1, 11, dtype=torch.float64),
+    "0 and 1": torch.tensor([0.0, 1.0], dtype=torch.float64),
+    "1": torch.ones(1, dtype=torch.float64),
+}
 """Inputs that the auto-encoder of Figure 1 may have had; the paper does not state its own."""
 
 
@@ -107,18 +118,26 @@ def example() -> AutoEncoder:
 
 
 def claimed_lengths(model: AutoEncoder, theta: torch.Tensor, factor: float) -> int:
-    """Return how often, at the settings of Section 8.4, the natural step is shorter than the plain one and Newton's longer.
+    """Return how often, at the settings of Section 8.4, the natural step is shorter than the plain
+    one and Newton's longer.
 
-    ``factor`` multiplies the metric: 1 for outputs of standard deviation 1 (Eq. 9), 2 for those whose negative
-    log-likelihood is the sum of squares that is minimized (Eq. 16).
+    ``factor`` multiplies the metric: 1 for outputs of standard deviation 1 (Eq. 9), 2 for those
+    whose negative log-likelihood is the sum of squares that is minimized (Eq. 16).
     """
-    step = {name: model.step(theta, name, RATES[name], DAMPING[name]).norm(dim=-1) for name in ("gradient", "newton")}
-    natural = model.step(theta, "natural", RATES["natural"] / factor, DAMPING["natural"] / factor).norm(dim=-1)
+    step = {
+        name: model.step(theta, name, RATES[name], DAMPING[name]).norm(dim=-1)
+        for name in ("gradient", "newton")
+    }
+    natural = model.step(
+        theta, "natural", RATES["natural"] / factor, DAMPING["natural"] / factor
+    ).norm(dim=-1)
     return int(((natural < step["gradient"]) & (step["newton"] > step["gradient"])).sum())
 
 
 def minima(model: AutoEncoder) -> torch.Tensor:
-    """Return the minima found by many steps of damped Newton from a grid of starts, best first; (k, 2)."""
+    """Return the minima found by many steps of damped Newton from a grid of starts, best first; (k,
+    2).
+    """
     line = torch.linspace(-4, 4, 17, dtype=torch.float64)
     theta = torch.cartesian_prod(line, line)
     for _ in range(400):

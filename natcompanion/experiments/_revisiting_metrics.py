@@ -11,7 +11,9 @@ from natcompanion.optim import NaturalGradient
 from natcompanion.solvers import conjugate_gradient, minres, minres_qlp
 
 
-def small_network(generator: torch.Generator, sizes: tuple[int, int, int] = (6, 9, 4)) -> nn.Sequential:
+def small_network(
+    generator: torch.Generator, sizes: tuple[int, int, int] = (6, 9, 4)
+) -> nn.Sequential:
     """Return a float64 network with one hidden layer of tanh units, drawn at random."""
     inputs, hidden, outputs = sizes
     model = nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
@@ -35,7 +37,9 @@ def _rank(matrix: torch.Tensor) -> int:
 def convergence(
     generator: torch.Generator, samples: tuple[int, ...], sharpen: tuple[float, ...], examples: int
 ) -> dict:
-    """Return ranks of U and G on few examples, and relative distances of U, C and the Hessian from G."""
+    """Return ranks of U and G on few examples, and relative distances of U, C and the Hessian from
+    G.
+    """
     model = small_network(generator)
     x = normal(generator, examples, 6)
     t = LIKELIHOOD.sample(model(x).detach(), generator=generator)
@@ -65,14 +69,22 @@ def convergence(
         certain["empirical"].append(_distance(U, G))
         certain["hessian"].append(_distance(reference.loss_hessian(model, x, t, LIKELIHOOD), G))
         certain["scale"].append(float(U.trace() / G.trace()))
-    return {**values, "sampled": sampled, **{f"certain_{name}": value for name, value in certain.items()}}
+    return {
+        **values,
+        "sampled": sampled,
+        **{f"certain_{name}": value for name, value in certain.items()},
+    }
 
 
-def unbalanced(generator: torch.Generator, examples: int, updates: int, rate: float, damping: float) -> dict:
-    """Return what a metric on inputs with class A twice does, beside one on the balanced inputs, from equal starts.
+def unbalanced(
+    generator: torch.Generator, examples: int, updates: int, rate: float, damping: float
+) -> dict:
+    """Return what a metric on inputs with class A twice does, beside one on the balanced inputs,
+    from equal starts.
 
-    ``ratio``: the KL divergence that the first step moves the model by on A over that on B. ``probability``: the mean
-    probability of A on new balanced inputs after all ``updates``. Two overlapping normal classes in the plane.
+    ``ratio``: the KL divergence that the first step moves the model by on A over that on B.
+    ``probability``: the mean probability of A on new balanced inputs after all ``updates``. Two
+    overlapping normal classes in the plane.
     """
 
     def draw(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,7 +96,9 @@ def unbalanced(generator: torch.Generator, examples: int, updates: int, rate: fl
     values = {}
     for name, inputs in (("balanced", x), ("doubled", torch.cat([x, x[:examples]]))):
         model = copy.deepcopy(start)
-        optimizer = NaturalGradient(model, LIKELIHOOD, rate, damping=damping, rtol=1e-8, max_iter=100)
+        optimizer = NaturalGradient(
+            model, LIKELIHOOD, rate, damping=damping, rtol=1e-8, max_iter=100
+        )
         before = model(x).detach()
         optimizer.step(x, t, inputs)
         kl = LIKELIHOOD.kl(before, model(x).detach())
@@ -96,9 +110,11 @@ def unbalanced(generator: torch.Generator, examples: int, updates: int, rate: fl
 
 
 def variances(generator: torch.Generator, examples: int) -> dict:
-    """Return the rank correlation of the curvature of the KL divergence with the variance of the gradients.
+    """Return the rank correlation of the curvature of the KL divergence with the variance of the
+    gradients.
 
-    Over the eigenvectors of G outside its null space; for labels drawn at random, and for the model's likeliest ones.
+    Over the eigenvectors of G outside its null space; for labels drawn at random, and for the
+    model's likeliest ones.
     """
     model = small_network(generator)
     x, t = normal(generator, examples, 6), torch.randint(4, (examples,), generator=generator)
@@ -114,7 +130,9 @@ def variances(generator: torch.Generator, examples: int) -> dict:
 
 
 def plateau(generator: torch.Generator, factors: tuple[float, ...], damping: float) -> dict:
-    """Return, for each factor on the input weights, the KL divergence moved by a step of size 0.01 of each method."""
+    """Return, for each factor on the input weights, the KL divergence moved by a step of size 0.01
+    of each method.
+    """
     model = small_network(generator)
     x, t = normal(generator, 50, 6), torch.randint(4, (50,), generator=generator)
     first, weight = model[0], model[0].weight.detach().clone()
@@ -136,8 +154,12 @@ def plateau(generator: torch.Generator, factors: tuple[float, ...], damping: flo
     return {name: value for name, value in moved.items()} | {"factors": list(factors)}
 
 
-def _kl_moved(model: nn.Module, parameters: list[nn.Parameter], step: torch.Tensor, x: torch.Tensor) -> float:
-    """Return the mean KL divergence on ``x`` between the model and the model after ``step``; it is put back."""
+def _kl_moved(
+    model: nn.Module, parameters: list[nn.Parameter], step: torch.Tensor, x: torch.Tensor
+) -> float:
+    """Return the mean KL divergence on ``x`` between the model and the model after ``step``; it is
+    put back.
+    """
     with torch.no_grad():
         before = model(x)
         move(parameters, step)
@@ -156,7 +178,9 @@ def move(parameters: list[nn.Parameter], step: torch.Tensor) -> None:
 def solvability(
     generator: torch.Generator, examples: int, max_iter: int, dampings: tuple[float, ...]
 ) -> dict:
-    """Return, for the metric of the same and of another batch, the part of g out of its range and what solvers do."""
+    """Return, for the metric of the same and of another batch, the part of g out of its range and
+    what solvers do.
+    """
     model = small_network(generator)
     x, other = normal(generator, examples, 6), normal(generator, examples, 6)
     t = torch.randint(4, (examples,), generator=generator)
@@ -181,13 +205,16 @@ def solvability(
         lengths = [textbook_cg(G, g, k) for k in range(1, max_iter + 1)]
         values[f"{name}_textbook"] = lengths
         values[f"{name}_damped"] = [
-            float(torch.linalg.solve(G + d * torch.eye(len(g), dtype=g.dtype), g).norm()) for d in dampings
+            float(torch.linalg.solve(G + d * torch.eye(len(g), dtype=g.dtype), g).norm())
+            for d in dampings
         ]
     return values
 
 
 def textbook_cg(A: torch.Tensor, b: torch.Tensor, iterations: int) -> float:
-    """Return the length of ``x`` after so many steps of conjugate gradients that never stop by themselves."""
+    """Return the length of ``x`` after so many steps of conjugate gradients that never stop by
+    themselves.
+    """
     x, r = torch.zeros_like(b), b
     p, rr = r, r @ r
     for _ in range(iterations):
@@ -208,10 +235,12 @@ def reach(
     decrease: float,
     generator: torch.Generator,
 ) -> dict:
-    """Return, for steps that lower the batch's loss equally to first order, what they change elsewhere.
+    """Return, for steps that lower the batch's loss equally to first order, what they change
+    elsewhere.
 
-    For each metric: the KL divergence moved on the batch, on unlabelled inputs that the metric has not seen, and on
-    test inputs; and the fall of the test loss as a share of the fall of the batch's loss.
+    For each metric: the KL divergence moved on the batch, on unlabelled inputs that the metric has
+    not seen, and on test inputs; and the fall of the test loss as a share of the fall of the
+    batch's loss.
     """
     order = torch.randperm(len(split.x), generator=generator)[:batch]
     x, t = split.x[order], split.t[order]

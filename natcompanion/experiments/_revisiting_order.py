@@ -1,9 +1,17 @@
-"""How much the order of the data matters: Figure 3 of revisiting, on a stream of deformed digits."""
+"""How much the order of the data matters: Figure 3 of revisiting, on a stream of deformed
+digits.
+"""
 
 import torch
 
 from natcompanion.data import deformed_digits
-from natcompanion.experiments._revisiting_training import LIKELIHOOD, cross_entropy, draws, error, mlp
+from natcompanion.experiments._revisiting_training import (
+    LIKELIHOOD,
+    cross_entropy,
+    draws,
+    error,
+    mlp,
+)
 from natcompanion.optim import NaturalGradient
 
 Stream = tuple[torch.Tensor, torch.Tensor]
@@ -69,7 +77,9 @@ def replaced(settings, base: Stream, segment: int, replacement: int) -> Stream:
 
 
 def variances(settings, base: Stream, held_out: torch.Tensor, make) -> list[float]:
-    """Return, for each segment, the variance of the outputs over its replacements, averaged over inputs and classes."""
+    """Return, for each segment, the variance of the outputs over its replacements, averaged over
+    inputs and classes.
+    """
     result = []
     for segment in range(settings.segments):
         outputs = []
@@ -82,7 +92,9 @@ def variances(settings, base: Stream, held_out: torch.Tensor, make) -> list[floa
 
 
 def order_speed(settings) -> dict:
-    """Return the curves of SGD at two step sizes, and at the smaller one with a stream ``longer`` times as long."""
+    """Return the curves of SGD at two step sizes, and at the smaller one with a stream ``longer``
+    times as long.
+    """
     n = 2 * settings.segments * settings.segment
     held_out = stream(settings, 0, settings.held_out, "test")[0]
     base, longer = stream(settings, 0, n), stream(settings, 0, settings.longer * n)
@@ -96,8 +108,9 @@ def order_speed(settings) -> dict:
 def order(settings) -> dict:
     """Return the two curves, at matched validation error.
 
-    SGD takes the step size of lowest validation error. The natural gradient takes the one whose validation error is
-    nearest to that of SGD. The stream is twice as long as the segments together, as in the paper.
+    SGD takes the step size of lowest validation error. The natural gradient takes the one whose
+    validation error is nearest to that of SGD. The stream is twice as long as the segments
+    together, as in the paper.
     """
     base = stream(settings, 0, 2 * settings.segments * settings.segment)
     validation = stream(settings, 0, settings.held_out, "validation")
@@ -117,7 +130,14 @@ def order(settings) -> dict:
         "sgd": variances(settings, base, held_out, plain(sgd_rate)),
     }
     return {
-        "natural_error": ours[rate], "natural_loss": our_loss[rate], "natural_rate": rate, "sgd_error": sgd[sgd_rate],
-        "sgd_loss": sgd_loss[sgd_rate], "sgd_rate": sgd_rate, "natural_errors": list(ours.values()),
-        "sgd_errors": list(sgd.values()), **curves, "ratio": sum(curves["sgd"]) / sum(curves["natural"]),
-    }  # fmt: skip
+        "natural_error": ours[rate],
+        "natural_loss": our_loss[rate],
+        "natural_rate": rate,
+        "sgd_error": sgd[sgd_rate],
+        "sgd_loss": sgd_loss[sgd_rate],
+        "sgd_rate": sgd_rate,
+        "natural_errors": list(ours.values()),
+        "sgd_errors": list(sgd.values()),
+        **curves,
+        "ratio": sum(curves["sgd"]) / sum(curves["natural"]),
+    }

@@ -21,7 +21,9 @@ LIKELIHOOD = Categorical()
 
 @dataclass(frozen=True)
 class Split:
-    """Images (n, d), or (n, 1, side, side), and labels of the parts of a data set; the unlabelled part has no labels."""
+    """Images (n, d), or (n, 1, side, side), and labels of the parts of a data set; the unlabelled
+    part has no labels.
+    """
 
     x: torch.Tensor
     t: torch.Tensor
@@ -42,7 +44,8 @@ def draws(settings: Settings, offset: int = 0) -> torch.Generator:
 
 
 def digits_fold(fold: int, *, size: int, labelled: int, validation: int) -> Split:
-    """Return one of five folds of the 5,000 digits: 1,000 are its test part; the rest has ``labelled`` examples for
+    """Return one of five folds of the 5,000 digits: 1,000 are its test part; the rest has
+    ``labelled`` examples for
     training, ``validation`` for the choice of settings, and its remaining images are unlabelled."""
     images, t = mnist(size=size, split="all", seed=0, dtype=torch.float32)
     x = images.flatten(1)
@@ -51,7 +54,9 @@ def digits_fold(fold: int, *, size: int, labelled: int, validation: int) -> Spli
 
 
 def subset(data: str, seed: int, *, size: int, labelled: int, validation: int, test: int) -> Split:
-    """Return ``labelled`` examples of Fashion-MNIST or of the whole of MNIST; all other training images are unlabelled."""
+    """Return ``labelled`` examples of Fashion-MNIST or of the whole of MNIST; all other training
+    images are unlabelled.
+    """
     load = {"fashion": fashion_mnist, "mnist": partial(mnist, full=True)}[data]
     options = {"size": size, "seed": seed, "dtype": torch.float32}
     x, t = load(split="train+validation", **options)
@@ -71,21 +76,35 @@ def mlp(inputs: int, hidden: int, generator: torch.Generator, outputs: int = 10)
     )
 
 
-def convolutional(size: int, maps: tuple[int, int], hidden: int, generator: torch.Generator) -> nn.Sequential:
-    """Return the network of Section 8.6: two convolutions 5 x 5 with max pooling, a hidden layer, softmax; tanh units."""
+def convolutional(
+    size: int, maps: tuple[int, int], hidden: int, generator: torch.Generator
+) -> nn.Sequential:
+    """Return the network of Section 8.6: two convolutions 5 x 5 with max pooling, a hidden layer,
+    softmax; tanh units.
+    """
     first, second = maps
     return initialized(
         nn.Sequential(
-            nn.Unflatten(1, (1, size, size)), nn.Conv2d(1, first, 5, padding=2), nn.Tanh(), nn.MaxPool2d(2),
-            nn.Conv2d(first, second, 5, padding=2), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Linear(second * (size // 4) ** 2, hidden), nn.Tanh(), nn.Linear(hidden, 10),
+            nn.Unflatten(1, (1, size, size)),
+            nn.Conv2d(1, first, 5, padding=2),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 5, padding=2),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(second * (size // 4) ** 2, hidden),
+            nn.Tanh(),
+            nn.Linear(hidden, 10),
         ),
         generator,
-    )  # fmt: skip
+    )
 
 
 def initialized(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Draw the weights from N(0, 1 / fan-in), set the biases to 0, and return the model in float32."""
+    """Draw the weights from N(0, 1 / fan-in), set the biases to 0, and return the model in
+    float32.
+    """
     with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -99,7 +118,10 @@ def initialized(model: nn.Module, generator: torch.Generator) -> nn.Module:
 @torch.no_grad()
 def cross_entropy(model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int = 2000) -> float:
     """Return the mean negative log-likelihood, infinite if the model has diverged."""
-    parts = [LIKELIHOOD.nll(model(a), b).sum() for a, b in zip(x.split(block), t.split(block), strict=True)]
+    parts = [
+        LIKELIHOOD.nll(model(a), b).sum()
+        for a, b in zip(x.split(block), t.split(block), strict=True)
+    ]
     return float(torch.stack(parts).sum().nan_to_num(torch.inf, torch.inf)) / len(x)
 
 
@@ -107,7 +129,8 @@ def cross_entropy(model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int
 def wrong(model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int = 2000) -> int:
     """Return the number of misclassified examples."""
     return sum(
-        int((model(a).argmax(1) != b).sum()) for a, b in zip(x.split(block), t.split(block), strict=True)
+        int((model(a).argmax(1) != b).sum())
+        for a, b in zip(x.split(block), t.split(block), strict=True)
     )
 
 
@@ -116,8 +139,12 @@ def error(model: nn.Module, x: torch.Tensor, t: torch.Tensor) -> float:
     return 100 * wrong(model, x, t) / len(x)
 
 
-def batches(n: int, size: int, generator: torch.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield pairs of disjoint batches of indices, each pair from a new permutation of the ``n`` examples."""
+def batches(
+    n: int, size: int, generator: torch.Generator
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield pairs of disjoint batches of indices, each pair from a new permutation of the ``n``
+    examples.
+    """
     while True:
         order = torch.randperm(n, generator=generator)
         for start in range(0, n - 2 * size + 1, 2 * size):
@@ -130,14 +157,18 @@ COLUMNS = ("msgd", "unlabelled", "different", "same", "covariance")
 
 @dataclass(frozen=True)
 class Setting:
-    """A point of the search: step size, damping, and whether the damping adapts (Levenberg-Marquardt, Eq. 30)."""
+    """A point of the search: step size, damping, and whether the damping adapts
+    (Levenberg-Marquardt, Eq. 30).
+    """
 
     rate: float
     damping: float = 0.0
     adaptive: bool = False
 
 
-def make_optimizer(column: str, model: nn.Module, setting: Setting, max_iter: int) -> torch.optim.Optimizer:
+def make_optimizer(
+    column: str, model: nn.Module, setting: Setting, max_iter: int
+) -> torch.optim.Optimizer:
     """Return the optimizer of a column."""
     if column == "msgd":
         return torch.optim.SGD(model.parameters(), setting.rate)
@@ -164,8 +195,9 @@ def train(
 ) -> torch.optim.Optimizer:
     """Train in place by one column's method; ``watch(update)`` is called after each update.
 
-    Minibatch SGD makes ``sgd_ratio`` times as many updates, each on ``sgd_batch`` examples; ``watch`` then sees every
-    ``sgd_ratio``-th. The step size is ``setting.rate`` times ``schedule(update)``. The run ends early if it diverges.
+    Minibatch SGD makes ``sgd_ratio`` times as many updates, each on ``sgd_batch`` examples;
+    ``watch`` then sees every ``sgd_ratio``-th. The step size is ``setting.rate`` times
+    ``schedule(update)``. The run ends early if it diverges.
     """
     optimizer = make_optimizer(column, model, setting, max_iter)
     pairs = batches(len(split.x), batch, generator)
@@ -203,10 +235,11 @@ def to_no_error(
     max_iter: int,
     updates: int,
 ) -> tuple[list[int], int]:
-    """Train a network by the natural gradient until it makes no error on its ``n`` examples, or ``updates`` are used.
+    """Train a network by the natural gradient until it makes no error on its ``n`` examples, or
+    ``updates`` are used.
 
-    Return the errors before and after each update, and how many updates a run that was stopped just before, saved,
-    and loaded into another network and a new optimizer repeats to the last bit.
+    Return the errors before and after each update, and how many updates a run that was stopped just
+    before, saved, and loaded into another network and a new optimizer repeats to the last bit.
     """
     model, other = (mlp(x.shape[1], hidden, generator).to(x.device) for _ in range(2))
     optimizer = make_optimizer("same", model, setting, max_iter)
@@ -222,16 +255,20 @@ def to_no_error(
             part.load_state_dict(state)
         for stepper in (optimizer, resumed):
             stepper.step(x[index], t[index])
-        same = (torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+        same = (
+            torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True)
+        )
         repeated += all(same) and optimizer.last == resumed.last
         errors.append(wrong(model, x, t))
     return errors, repeated
 
 
 def time_products(settings) -> dict:
-    """Return the least processor time of a Gauss-Newton product, of a Hessian product, and of a gradient.
+    """Return the least processor time of a Gauss-Newton product, of a Hessian product, and of a
+    gradient.
 
-    Both products keep the graph of their first pass. The Hessian's is the derivative of the gradient along a vector.
+    Both products keep the graph of their first pass. The Hessian's is the derivative of the
+    gradient along a vector.
     """
     generator = draws(settings)
     model = mlp(settings.size**2, settings.hidden, generator).to(settings.device)
@@ -248,7 +285,10 @@ def time_products(settings) -> dict:
         "hessian": lambda: torch.autograd.grad(first, parameters, pieces, retain_graph=True),
         "gauss_newton": lambda: operator @ v,
     }
-    rounds = [{name: seconds(function) for name, function in work.items()} for _ in range(settings.repeats)]
+    rounds = [
+        {name: seconds(function) for name, function in work.items()}
+        for _ in range(settings.repeats)
+    ]
     return {name: min(one[name] for one in rounds) for name in work}
 
 

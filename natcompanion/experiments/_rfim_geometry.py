@@ -13,7 +13,9 @@ ACTIVATIONS = {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 def network(
     sizes: tuple[int, ...], activation: str, generator: torch.Generator, scale: float = 1.0
 ) -> nn.Sequential:
-    """Return a network in float64 whose weights are normal with variance scale^2 / inputs, biases scale^2 / 16."""
+    """Return a network in float64 whose weights are normal with variance scale^2 / inputs, biases
+    scale^2 / 16.
+    """
     modules: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
         layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out, dtype=torch.float64)
@@ -40,7 +42,9 @@ def layer_inputs(model: nn.Sequential, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def balanced(delta: torch.Tensor, metric: torch.Tensor) -> torch.Tensor:
-    """Return steps in coordinates in which the largest eigenvalue of the metric is 1 as steps of the parameters themselves."""
+    """Return steps in coordinates in which the largest eigenvalue of the metric is 1 as steps of
+    the parameters themselves.
+    """
     return delta / torch.linalg.eigvalsh(metric)[-1].sqrt()
 
 
@@ -55,20 +59,23 @@ def tanh_responses(W: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def conditioning(x: torch.Tensor, eps: float) -> dict[str, float]:
-    """Return log10 condition numbers of the linear layer's RFIM on ``x`` (n, d), and its largest over its smallest diagonal entry.
+    """Return log10 condition numbers of the linear layer's RFIM on ``x`` (n, d), and its largest
+    over its smallest diagonal entry.
 
-    The inputs are raw, centred, normalized to variance 1, and whitened; features that are constant, and
-    directions of variance below 1e-6 of the largest, are left out. The metric is damped by ``eps`` times its
-    mean eigenvalue.
+    The inputs are raw, centred, normalized to variance 1, and whitened; features that are constant,
+    and directions of variance below 1e-6 of the largest, are left out. The metric is damped by
+    ``eps`` times its mean eigenvalue.
     """
     x = x[:, x.std(0) > 1e-6]
     centred = x - x.mean(0)
     variance, vectors = torch.linalg.eigh(centred.mT @ centred / len(x))
     kept = variance > 1e-6 * variance[-1]
     inputs = {
-        "raw": x, "centred": centred, "normalized": centred / centred.square().mean(0).sqrt(),
+        "raw": x,
+        "centred": centred,
+        "normalized": centred / centred.square().mean(0).sqrt(),
         "whitened": centred @ vectors[:, kept] / variance[kept].sqrt(),
-    }  # fmt: skip
+    }
     values = {}
     for name, z in inputs.items():
         metric = linear_rfim(z)

@@ -1,4 +1,6 @@
-"""One sigmoid neuron that tells two digits apart (rfim Section 5.1), for a batch of parameter vectors."""
+"""One sigmoid neuron that tells two digits apart (rfim Section 5.1), for a batch of parameter
+vectors.
+"""
 
 from dataclasses import dataclass
 
@@ -8,17 +10,21 @@ from torch.nn.functional import softplus
 from natcompanion.data import mnist
 
 METHODS = {
-    "GD": ("raw", False), "WhiteGD": ("white", False), "NGD": ("raw", True), "WhiteNGD": ("white", True),
-}  # fmt: skip
+    "GD": ("raw", False),
+    "WhiteGD": ("white", False),
+    "NGD": ("raw", True),
+    "WhiteNGD": ("white", True),
+}
 """The four methods of Figure 4: coordinates, and whether the step is Eq. 30's."""
 
 
 @dataclass(frozen=True)
 class Neuron:
-    """Logistic regression of ``t`` (n,) on inputs ``Z`` (n, r), r coordinates in the span of the true inputs.
+    """Logistic regression of ``t`` (n,) on inputs ``Z`` (n, r), r coordinates in the span of the
+    true inputs.
 
-    All steps from theta = 0 stay in that span, so that nothing is lost. ``dim`` is the number of parameters of
-    the true neuron, D in the damping eps tr(g) / D.
+    All steps from theta = 0 stay in that span, so that nothing is lost. ``dim`` is the number of
+    parameters of the true neuron, D in the damping eps tr(g) / D.
     """
 
     Z: torch.Tensor
@@ -45,7 +51,9 @@ class Neuron:
         return eps * g.diagonal(dim1=-2, dim2=-1).sum(-1) / self.dim
 
     def direction(self, theta: torch.Tensor, eps: float) -> torch.Tensor:
-        """Return (g + eps tr(g)/D I)^-1 times the gradient (rfim Eq. 30); not finite where g has vanished."""
+        """Return (g + eps tr(g)/D I)^-1 times the gradient (rfim Eq. 30); not finite where g has
+        vanished.
+        """
         g = self.metric(theta)
         g.diagonal(dim1=-2, dim2=-1).add_(self.damping(g, eps)[:, None])
         factor, failed = torch.linalg.cholesky_ex(g)
@@ -53,7 +61,9 @@ class Neuron:
         return torch.where(failed[:, None] > 0, torch.nan, step)
 
     def minimum(self, steps: int = 60) -> float | None:
-        """Return the smallest loss by Newton's method, None if it has no minimum: the classes are separable."""
+        """Return the smallest loss by Newton's method, None if it has no minimum: the classes are
+        separable.
+        """
         theta = torch.zeros(1, self.Z.shape[1], dtype=self.Z.dtype)
         for _ in range(steps):
             if float(self.loss(theta)[0]) < 1e-6:
@@ -64,17 +74,21 @@ class Neuron:
 
 
 def neuron(x: torch.Tensor, t: torch.Tensor, coordinates: str, *, smallest: float = 1e-6) -> Neuron:
-    """Return the neuron on inputs ``x`` (n, d) with a bias, in "raw" or "white" coordinates (rfim Eq. 28).
+    """Return the neuron on inputs ``x`` (n, d) with a bias, in "raw" or "white" coordinates (rfim
+    Eq. 28).
 
-    Whitening drops directions of variance below ``smallest`` times the largest. An orthogonal change of coordinates moves
-    none of the four methods, so principal components stand for every root of the covariance.
+    Whitening drops directions of variance below ``smallest`` times the largest. An orthogonal
+    change of coordinates moves none of the four methods, so principal components stand for every
+    root of the covariance.
     """
     dim, ones = x.shape[1] + 1, torch.ones_like(x[:, :1])
     if coordinates == "white":
         centred = x - x.mean(0)
         variance, vectors = torch.linalg.eigh(centred.mT @ centred / len(x))
         kept = variance > smallest * variance[-1]
-        return Neuron(torch.cat([centred @ vectors[:, kept] / variance[kept].sqrt(), ones], 1), t, dim)
+        return Neuron(
+            torch.cat([centred @ vectors[:, kept] / variance[kept].sqrt(), ones], 1), t, dim
+        )
     U, S, _ = torch.linalg.svd(torch.cat([x, ones], 1), full_matrices=False)
     kept = S > 1e-8 * S[0]
     return Neuron(U[:, kept] * S[kept], t, dim)
@@ -99,10 +113,11 @@ def train(
     eps: float,
     floor: float = 0.0,
 ) -> torch.Tensor:
-    """Return the loss after 0, 1, ..., ``epochs`` full-batch steps from theta = 0, one row for each step size, (b, epochs + 1).
+    """Return the loss after 0, 1, ..., ``epochs`` full-batch steps from theta = 0, one row for each
+    step size, (b, epochs + 1).
 
-    The velocity is v <- momentum v - rate step. A run ends, and keeps the loss ``floor``, when it is at most
-    that; one that is not finite, or whose metric cannot be factored, keeps the loss inf.
+    The velocity is v <- momentum v - rate step. A run ends, and keeps the loss ``floor``, when it
+    is at most that; one that is not finite, or whose metric cannot be factored, keeps the loss inf.
     """
     theta = torch.zeros(len(rates), problem.Z.shape[1], dtype=problem.Z.dtype)
     velocity = torch.zeros_like(theta)
@@ -124,13 +139,17 @@ def train(
 
 
 def epochs_to(curves: torch.Tensor, target: float) -> torch.Tensor:
-    """Return the first epoch at which each curve (b, epochs + 1) is at most ``target``, epochs + 1 if never."""
+    """Return the first epoch at which each curve (b, epochs + 1) is at most ``target``, epochs + 1
+    if never.
+    """
     hit = curves <= target
     return torch.where(hit.any(-1), hit.double().argmax(-1), curves.shape[-1])
 
 
 def condition_numbers(problem: Neuron, *, epochs: int, eps: float) -> torch.Tensor:
-    """Return the condition number of the damped metric along ``epochs`` natural steps of size 1, (epochs,)."""
+    """Return the condition number of the damped metric along ``epochs`` natural steps of size 1,
+    (epochs,).
+    """
     theta = torch.zeros(1, problem.Z.shape[1], dtype=problem.Z.dtype)
     values = []
     for _ in range(epochs):

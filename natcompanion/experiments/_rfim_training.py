@@ -1,4 +1,6 @@
-"""Training runs of Figure 5: data, networks with and without batch normalization, and the methods."""
+"""Training runs of Figure 5: data, networks with and without batch normalization, and the
+methods.
+"""
 
 import math
 import time
@@ -14,8 +16,21 @@ from natcompanion.experiments._results import Results
 from natcompanion.optim import RNGD
 from natcompanion.relative import sharp_ratio
 
-METHODS = ("sgd", "sgd_bna", "sgd_bnb", "adam", "adam_bna", "adam_bnb", "rngd", "rngd_linear", "fast", "fast_linear")
-"""``rngd`` has the period and decay of the settings, ``fast`` a shorter period and memory; ``_linear`` sets nu to 1."""
+METHODS = (
+    "sgd",
+    "sgd_bna",
+    "sgd_bnb",
+    "adam",
+    "adam_bna",
+    "adam_bnb",
+    "rngd",
+    "rngd_linear",
+    "fast",
+    "fast_linear",
+)
+"""``rngd`` has the period and decay of the settings, ``fast`` a shorter period and memory;
+``_linear`` sets nu to 1.
+"""
 
 FAST = {"period": 20, "decay": 0.98}
 
@@ -30,23 +45,29 @@ class Split:
 
 
 def load(data: str, seed: int) -> Split:
-    """Return 4,000 and 1,000 of the digits, or 55,000 and 10,000 images of Fashion-MNIST or of MNIST."""
+    """Return 4,000 and 1,000 of the digits, or 55,000 and 10,000 images of Fashion-MNIST or of
+    MNIST.
+    """
     options = {"seed": seed, "dtype": torch.float32}
     if data == "digits":
         x, t = mnist(split="train+validation", **options)
         x_test, t_test = mnist(split="test", **options)
     else:
-        get = {"fashion": fashion_mnist, "mnist": lambda n=None, **kw: mnist(n, full=True, **kw)}[data]
+        get = {"fashion": fashion_mnist, "mnist": lambda n=None, **kw: mnist(n, full=True, **kw)}[
+            data
+        ]
         x, t = get(55_000, split="train+validation", **options)
         x_test, t_test = get(split="test", **options)
     return Split(x.flatten(1), t, (x_test.flatten(1), t_test))
 
 
-def network(sizes: tuple[int, ...], normalization: str, generator: torch.Generator) -> nn.Sequential:
+def network(
+    sizes: tuple[int, ...], normalization: str, generator: torch.Generator
+) -> nn.Sequential:
     """Return a ReLU network: weights N(0, 2 / fan-in), biases 0.
 
-    Batch normalization of the hidden units, with an epsilon of 1e-3 and a learned scale and shift, stands before
-    the activation ("bnb"), after it ("bna"), or nowhere ("").
+    Batch normalization of the hidden units, with an epsilon of 1e-3 and a learned scale and shift,
+    stands before the activation ("bnb"), after it ("bna"), or nowhere ("").
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
@@ -63,7 +84,14 @@ def network(sizes: tuple[int, ...], normalization: str, generator: torch.Generat
 
 
 def optimizer(
-    method: str, model: nn.Module, rate: float, *, eps: float, period: int, decay: float, every: int = 0
+    method: str,
+    model: nn.Module,
+    rate: float,
+    *,
+    eps: float,
+    period: int,
+    decay: float,
+    every: int = 0,
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a method; ``every`` is RNGD's ``statistics_every``, 0 its default."""
     name, _, variant = method.partition("_")
@@ -73,7 +101,7 @@ def optimizer(
     timing = FAST if name == "fast" else {"period": period, "decay": decay}
     return RNGD(
         model, rate, eps=eps, **timing, statistics_every=every or None, blocks=variant or None
-    )  # fmt: skip
+    )
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
@@ -95,8 +123,8 @@ def train(
 ) -> tuple[torch.Tensor, float]:
     """Train in place and return the mini-batch costs and the CPU seconds an iteration took.
 
-    Ends early, with an infinite cost, if the cost is no longer finite or exceeds 1000. ``watch(step)`` is called
-    after each step; its time does not count.
+    Ends early, with an infinite cost, if the cost is no longer finite or exceeds 1000.
+    ``watch(step)`` is called after each step; its time does not count.
     """
     costs, seconds = torch.full((steps,), torch.inf), 0.0
     for step, index in zip(range(steps), batches(len(x), batch, generator), strict=False):
@@ -117,8 +145,12 @@ def train(
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int = 5000) -> tuple[float, float]:
-    """Return the mean cost, infinite if the model has diverged, and the percentage of errors, in evaluation mode."""
+def evaluate(
+    model: nn.Module, x: torch.Tensor, t: torch.Tensor, block: int = 5000
+) -> tuple[float, float]:
+    """Return the mean cost, infinite if the model has diverged, and the percentage of errors, in
+    evaluation mode.
+    """
     model.eval()
     cost = wrong = 0.0
     for a, b in zip(x.split(block), t.split(block), strict=True):
@@ -140,7 +172,9 @@ def short(value: float) -> float:
 
 
 def summary(costs: torch.Tensor, taus: tuple[float, ...]) -> dict[str, list[float]]:
-    """Return mean and standard deviation of the last share tau of the costs, for each tau; infinite if training diverged."""
+    """Return mean and standard deviation of the last share tau of the costs, for each tau; infinite
+    if training diverged.
+    """
     if not bool(torch.isfinite(costs).all()):
         return {"sharp_mean": [math.inf] * len(taus), "sharp_std": [math.inf] * len(taus)}
     pairs = [sharp_ratio(costs, tau) for tau in taus]
@@ -148,7 +182,9 @@ def summary(costs: torch.Tensor, taus: tuple[float, ...]) -> dict[str, list[floa
 
 
 def best_rates(results: Results) -> dict[str, float]:
-    """Return each method's step size with the least mean cost over the last share of the training, over all seeds."""
+    """Return each method's step size with the least mean cost over the last share of the training,
+    over all seeds.
+    """
     points = {(record.settings["method"], record.settings["rate"]) for record in results}
     ends = {
         (method, rate): float(results.values("sharp_mean", method=method, rate=rate)[:, -1].mean())
@@ -156,5 +192,6 @@ def best_rates(results: Results) -> dict[str, float]:
     }
     return {
         method: min((end, rate) for (other, rate), end in ends.items() if other == method)[1]
-        for method in METHODS if any(method == other for other, _ in points)
-    }  # fmt: skip
+        for method in METHODS
+        if any(method == other for other, _ in points)
+    }

@@ -32,20 +32,33 @@ def _version(package: str) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in ("torch", "numpy", "natcompanion")}}
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("torch", "numpy", "natcompanion")},
+    }
 
 
 @cache
 def commit() -> str | None:
-    """Return the commit of the checkout, with ``+changes`` if the library differs from it; None outside a checkout."""
+    """Return the commit of the checkout, with ``+changes`` if the library differs from it; None
+    outside a checkout.
+    """
     package = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", package, *arguments], capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(
+            ["git", "-C", package, *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
         return done.stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+changes" if git("status", "--porcelain", "--", ".") else ""
+        )
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -65,25 +78,47 @@ def _quiet_state(seed: int, threads: int) -> Iterator[None]:
 
 
 def execute(experiment: Experiment, preset: str, settings: Settings, threads: int = 1) -> Result:
-    """Run an experiment once with these settings; the random state and thread count of the caller do not change."""
+    """Run an experiment once with these settings; the random state and thread count of the caller
+    do not change.
+    """
     with _quiet_state(settings.seed, threads):
         start = time.perf_counter()
         values = experiment.function(settings)
         seconds = time.perf_counter() - start
     if not isinstance(values, dict):
-        raise TypeError(f"{experiment.name}: expected the function to return a dict, got {type(values).__name__}")
+        raise TypeError(
+            (
+                f"{experiment.name}: expected the function to return a dict, got "
+                f"{type(values).__name__}"
+            )
+        )
     return Result(
-        experiment.name, preset, settings.seed, settings.plain(),
-        _records.plain(values, experiment.name), settings.device, threads, round(seconds, 3), commit(), versions(),
-    )  # fmt: skip
+        experiment.name,
+        preset,
+        settings.seed,
+        settings.plain(),
+        _records.plain(values, experiment.name),
+        settings.device,
+        threads,
+        round(seconds, 3),
+        commit(),
+        versions(),
+    )
 
 
 def run(
-    name: str, preset: str = "quick", seed: int = 0, device: str = "cpu", *, threads: int = 1, **overrides: object
+    name: str,
+    preset: str = "quick",
+    seed: int = 0,
+    device: str = "cpu",
+    *,
+    threads: int = 1,
+    **overrides: object,
 ) -> Result:
     """Run one experiment and return its result; nothing is stored.
 
-    The same settings give the same numbers on the same machine: torch is seeded, and restored afterwards.
+    The same settings give the same numbers on the same machine: torch is seeded, and restored
+    afterwards.
 
     Parameters
     ----------
@@ -104,11 +139,20 @@ def run(
         If there is no such experiment, preset or setting, or a setting has the wrong type.
     """
     experiment = _registry.get(name)
-    return execute(experiment, preset, experiment.settings(preset, dict(overrides, seed=seed, device=device)), threads)
+    return execute(
+        experiment,
+        preset,
+        experiment.settings(preset, dict(overrides, seed=seed, device=device)),
+        threads,
+    )
 
 
-def _attempt(experiment: Experiment, preset: str, settings: Settings, threads: int) -> Result | tuple[str, str]:
-    """Return the result, or what went wrong and the traceback, so that one failure does not stop the rest."""
+def _attempt(
+    experiment: Experiment, preset: str, settings: Settings, threads: int
+) -> Result | tuple[str, str]:
+    """Return the result, or what went wrong and the traceback, so that one failure does not stop
+    the rest.
+    """
     try:
         return execute(experiment, preset, settings, threads)
     except Exception as error:  # noqa: BLE001 (reported with the others when the sweep ends)
@@ -127,18 +171,28 @@ def _workers(workers: int, backend: str | None, scheduler: str | None) -> Iterat
     try:
         from distributed import Client
     except ImportError:
-        raise ValueError("backend dask: package distributed is not installed; pip install 'dask[distributed]'") from None
+        raise ValueError(
+            "backend dask: package distributed is not installed; pip install 'dask[distributed]'"
+        ) from None
     client = Client(scheduler) if scheduler else Client(n_workers=workers, threads_per_worker=1)
     with client, parallel_config(backend="dask", n_jobs=-1):
         yield
 
 
 def plan(
-    experiment: Experiment, preset: str, seeds: Sequence[int], grid: Mapping[str, Sequence], device: str
+    experiment: Experiment,
+    preset: str,
+    seeds: Sequence[int],
+    grid: Mapping[str, Sequence],
+    device: str,
 ) -> list[Settings]:
     """Return the settings of every point of the grid at every seed."""
     points = [dict(zip(grid, point, strict=True)) for point in product(*grid.values())]
-    return [experiment.settings(preset, {**p, "seed": int(s), "device": device}) for p in points for s in seeds]
+    return [
+        experiment.settings(preset, {**p, "seed": int(s), "device": device})
+        for p in points
+        for s in seeds
+    ]
 
 
 def sweep(
@@ -158,8 +212,9 @@ def sweep(
 ) -> Results:
     """Run an experiment at every seed and grid point and store each record as it finishes.
 
-    A record is known by its settings and seed. Records that are stored already are not run again, so a sweep that
-    was killed goes on where it stopped; the device does not count as a setting. Two sweeps may write the same file.
+    A record is known by its settings and seed. Records that are stored already are not run again,
+    so a sweep that was killed goes on where it stopped; the device does not count as a setting. Two
+    sweeps may write the same file.
 
     Parameters
     ----------
@@ -170,7 +225,8 @@ def sweep(
     grid
         Values to try for some settings, ``{"rate": [0.1, 0.2]}``: every combination is run.
     workers, backend, scheduler
-        Handed to joblib: ``loky`` (processes, the default), ``threading``, or ``dask`` with the address of a scheduler.
+        Handed to joblib: ``loky`` (processes, the default), ``threading``, or ``dask`` with the
+        address of a scheduler.
     fresh
         Run again what is stored, and replace it.
     progress
@@ -193,11 +249,15 @@ def sweep(
     experiment = _registry.get(name)
     done = set() if fresh else {record.identity for record in _records.read(name, preset, folder)}
     tasks = [
-        settings for settings in plan(experiment, preset, seeds, grid or {}, device)
+        settings
+        for settings in plan(experiment, preset, seeds, grid or {}, device)
         if identity(settings.plain(), settings.seed) not in done
-    ]  # fmt: skip
+    ]
     failures = []
-    with _workers(workers, backend, scheduler), tqdm(total=len(tasks), desc=name, disable=not progress) as bar:
+    with (
+        _workers(workers, backend, scheduler),
+        tqdm(total=len(tasks), desc=name, disable=not progress) as bar,
+    ):
         jobs = (delayed(_attempt)(experiment, preset, settings, threads) for settings in tasks)
         for outcome in Parallel(return_as="generator_unordered", batch_size=1)(jobs):
             if isinstance(outcome, Result):
@@ -206,7 +266,9 @@ def sweep(
                 failures.append(outcome)
             bar.update()
     if failures:
-        error = RuntimeError(f"{name}: {len(failures)} of {len(tasks)} runs failed; the first: {failures[0][0]}")
+        error = RuntimeError(
+            f"{name}: {len(failures)} of {len(tasks)} runs failed; the first: {failures[0][0]}"
+        )
         error.add_note(failures[0][1])
         raise error
     return load(name, preset, folder=folder)

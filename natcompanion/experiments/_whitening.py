@@ -22,7 +22,9 @@ def example() -> LinearGaussian:
 
 
 def gaussian(start: tuple[float, float] = (1.0, -1.0), target: float = 1e-4) -> Problem:
-    """Return the example of whitening Section 1.1: data of mean zero, the loss is the KL divergence in nats."""
+    """Return the example of whitening Section 1.1: data of mean zero, the loss is the KL divergence
+    in nats.
+    """
     model, mean = example(), torch.zeros(2, dtype=torch.float64)
     return Problem(
         torch.tensor(start, dtype=torch.float64),
@@ -38,13 +40,19 @@ def gaussian(start: tuple[float, float] = (1.0, -1.0), target: float = 1e-4) -> 
 
 
 def boltzmann(
-    n: int, units: str, rule: str, coupling: float, field: float, generator: torch.Generator, target: float
+    n: int,
+    units: str,
+    rule: str,
+    coupling: float,
+    field: float,
+    generator: torch.Generator,
+    target: float,
 ) -> Problem:
     """Return a Boltzmann machine that learns another of its kind, from theta = 0.
 
     The couplings of the true machine are N(0, coupling^2 / n), its biases N(0, field^2). The data
-    distribution is the true machine's own, so that the three rules ("ml", "cd", "mpf") have the same fixed
-    point. The loss is the KL divergence in units of its value at the start.
+    distribution is the true machine's own, so that the three rules ("ml", "cd", "mpf") have the
+    same fixed point. The loss is the KL divergence in units of its value at the start.
     """
     machine = BoltzmannMachine(n, units)
     pairs = machine.parameters - n
@@ -74,8 +82,8 @@ def boltzmann(
 def logistic(Z: torch.Tensor, t: torch.Tensor, ridge: float, target: float) -> Problem:
     """Return logistic regression of labels ``t`` on inputs ``Z`` (n, P) with a ridge penalty.
 
-    The loss is the excess over the minimum, in units of the excess at theta = 0. The metric is the Fisher
-    information of the labels plus the ridge, which here is also the Hessian.
+    The loss is the excess over the minimum, in units of the excess at theta = 0. The metric is the
+    Fisher information of the labels plus the ridge, which here is also the Hessian.
     """
     identity = torch.eye(Z.shape[1], dtype=Z.dtype)
 
@@ -109,7 +117,9 @@ def logistic(Z: torch.Tensor, t: torch.Tensor, ridge: float, target: float) -> P
 
 
 def logistic_fisher(Z: torch.Tensor, ridge: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function from theta (..., P) to the Fisher information of the label, averaged over ``Z``, plus the ridge."""
+    """Return the function from theta (..., P) to the Fisher information of the label, averaged over
+    ``Z``, plus the ridge.
+    """
 
     def fisher(theta: torch.Tensor) -> torch.Tensor:
         r = theta @ Z.mT
@@ -119,8 +129,12 @@ def logistic_fisher(Z: torch.Tensor, ridge: float) -> Callable[[torch.Tensor], t
     return fisher
 
 
-def minimum(start: torch.Tensor, gradient: Callable, hessian: Callable, steps: int = 200) -> torch.Tensor:
-    """Return the minimum of a convex function, by Newton's method with steps of length at most 10."""
+def minimum(
+    start: torch.Tensor, gradient: Callable, hessian: Callable, steps: int = 200
+) -> torch.Tensor:
+    """Return the minimum of a convex function, by Newton's method with steps of length at most
+    10.
+    """
     theta = start
     for _ in range(steps):
         g = gradient(theta)
@@ -132,7 +146,9 @@ def minimum(start: torch.Tensor, gradient: Callable, hessian: Callable, steps: i
 
 
 def digit_pair(pair: tuple[int, int], size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the embedded MNIST digits of two classes: pixels without the constant ones (n, d), labels 0 and 1."""
+    """Return the embedded MNIST digits of two classes: pixels without the constant ones (n, d),
+    labels 0 and 1.
+    """
     images, labels = mnist(size=size, split="all", classes=pair, dtype=torch.float64)
     x = images.flatten(1)
     return x[:, x.std(0) > 0], (labels == pair[1]).double()
@@ -140,7 +156,10 @@ def digit_pair(pair: tuple[int, int], size: int) -> tuple[torch.Tensor, torch.Te
 
 def _least_squares(residual: Callable, guess: torch.Tensor) -> torch.Tensor:
     fit = least_squares(
-        lambda theta: residual(torch.from_numpy(theta)).numpy(), guess.numpy(), xtol=1e-15, ftol=1e-15
+        lambda theta: residual(torch.from_numpy(theta)).numpy(),
+        guess.numpy(),
+        xtol=1e-15,
+        ftol=1e-15,
     )
     return torch.from_numpy(fit.x)
 
@@ -153,8 +172,8 @@ def with_bias(x: torch.Tensor) -> torch.Tensor:
 def photographs(size: int) -> torch.Tensor:
     """Return three grey photographs (3, size, size) in [0, 1]: a temple, a flower, a portrait.
 
-    The first two come with scikit-learn (by danielbuechele and vultilion, CC BY 2.0), the third, of Grace
-    Hopper, with matplotlib (public domain). Each is the centre square, area-averaged.
+    The first two come with scikit-learn (by danielbuechele and vultilion, CC BY 2.0), the third, of
+    Grace Hopper, with matplotlib (public domain). Each is the centre square, area-averaged.
     """
     from matplotlib.cbook import get_sample_data
     from PIL import Image
@@ -162,7 +181,10 @@ def photographs(size: int) -> torch.Tensor:
 
     with get_sample_data("grace_hopper.jpg") as file:
         portrait = Image.open(file).convert("L")
-    images = [Image.fromarray(load_sample_image(name)).convert("L") for name in ("china.jpg", "flower.jpg")]
+    images = [
+        Image.fromarray(load_sample_image(name)).convert("L")
+        for name in ("china.jpg", "flower.jpg")
+    ]
     return torch.stack([_square(image, size) for image in (*images, portrait)])
 
 
@@ -174,7 +196,9 @@ def _square(image, size: int) -> torch.Tensor:
 
 
 def differences(images: torch.Tensor) -> torch.Tensor:
-    """Return the differences of neighbouring pixels, (k, size, size) -> (k, m): sparse, and nearly independent."""
+    """Return the differences of neighbouring pixels, (k, size, size) -> (k, m): sparse, and nearly
+    independent.
+    """
     across, down = images.diff(dim=2).flatten(1), images.diff(dim=1).flatten(1)
     return torch.cat([across, down], 1)
 
@@ -182,19 +206,21 @@ def differences(images: torch.Tensor) -> torch.Tensor:
 def mixing(k: int, condition: float, generator: torch.Generator) -> torch.Tensor:
     """Return a random k x k matrix of determinant +-1 and this condition number (spectral norm)."""
     left, right = (
-        torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64))[0] for _ in range(2)
+        torch.linalg.qr(torch.randn(k, k, generator=generator, dtype=torch.float64))[0]
+        for _ in range(2)
     )
     scales = condition ** torch.linspace(0.5, -0.5, k, dtype=torch.float64)
     return (left * scales) @ right
 
 
 def separation(mixed: torch.Tensor, target: float, floor: float = 0.0) -> Problem:
-    r"""Return maximum-likelihood separation of ``mixed`` (k, m) by a square matrix W, flattened row-major.
+    r"""Return maximum-likelihood separation of ``mixed`` (k, m) by a square matrix W, flattened
+    row-major.
 
     .. math:: J(W) = -\log|\det W| + \frac1m \sum_n \sum_i \log\cosh(w_i \cdot x_n) - \mathrm{floor}
 
-    Its metric "relative" is that of whitening Section 2.9: the natural gradient is :math:`\nabla J\, W^\top
-    W`.
+    Its metric "relative" is that of whitening Section 2.9: the natural gradient is :math:`\nabla
+    J\, W^\top W`.
     """
     k = len(mixed)
 
@@ -208,7 +234,9 @@ def separation(mixed: torch.Tensor, target: float, floor: float = 0.0) -> Proble
 
     def gradient(theta: torch.Tensor) -> torch.Tensor:
         W = matrix(theta)
-        return (torch.tanh(W @ mixed) @ mixed.mT / mixed.shape[1] - torch.linalg.inv_ex(W)[0].mT).flatten(1)
+        return (
+            torch.tanh(W @ mixed) @ mixed.mT / mixed.shape[1] - torch.linalg.inv_ex(W)[0].mT
+        ).flatten(1)
 
     def relative(theta: torch.Tensor) -> torch.Tensor:
         W = matrix(theta)
@@ -216,11 +244,15 @@ def separation(mixed: torch.Tensor, target: float, floor: float = 0.0) -> Proble
         eye = torch.eye(k, dtype=W.dtype)
         return torch.einsum("ij,rab->riajb", eye, right).reshape(-1, k * k, k * k)
 
-    return Problem(torch.eye(k, dtype=mixed.dtype).flatten(), loss, gradient, target, {"relative": relative})
+    return Problem(
+        torch.eye(k, dtype=mixed.dtype).flatten(), loss, gradient, target, {"relative": relative}
+    )
 
 
 def amari_error(P: torch.Tensor) -> float:
-    """Return how far ``P`` = W A is from a scaled permutation: 0 for perfect separation, at most 1."""
+    """Return how far ``P`` = W A is from a scaled permutation: 0 for perfect separation, at most
+    1.
+    """
     P, k = P.abs(), len(P)
     rows = (P.sum(1) / P.amax(1) - 1).sum()
     columns = (P.sum(0) / P.amax(0) - 1).sum()
@@ -228,12 +260,13 @@ def amari_error(P: torch.Tensor) -> float:
 
 
 def curve_fit(noise: float, n: int, generator: torch.Generator, target: float) -> Problem:
-    r"""Return a least-squares fit of two tanh units, :math:`f(x) = \sum_k a_k \tanh(b_k x)`, from a point nearby.
+    r"""Return a least-squares fit of two tanh units, :math:`f(x) = \sum_k a_k \tanh(b_k x)`, from a
+    point nearby.
 
-    The loss is the mean of :math:`(y - f(x))^2` (whitening Eq. 38), as the excess over the best fit found
-    from the truth and from the start, in units of the excess at the start; "eq39" and "eq41" are the two
-    metrics of Section 2.8, where Eq. 41 takes the square for :math:`-\log q` and so has noise variance 1/2
-    and the factor 2.
+    The loss is the mean of :math:`(y - f(x))^2` (whitening Eq. 38), as the excess over the best fit
+    found from the truth and from the start, in units of the excess at the start; "eq39" and "eq41"
+    are the two metrics of Section 2.8, where Eq. 41 takes the square for :math:`-\log q` and so has
+    noise variance 1/2 and the factor 2.
     """
     draw = torch.randn(4, generator=generator, dtype=torch.float64)
     truth = torch.tensor([1.0, -0.7, 0.6, 2.0], dtype=torch.float64) + 0.1 * draw

@@ -1,4 +1,6 @@
-"""The experiments on the Boltzmann paper: thresholds, learning curves, geometry, and an honest comparison."""
+"""The experiments on the Boltzmann paper: thresholds, learning curves, geometry, and an honest
+comparison.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,18 +14,19 @@ from natcompanion.data import mnist
 from natcompanion.experiments import Settings, experiment
 from natcompanion.experiments import _boltzmann as many
 
-# ------------------------------------------------------------------------------------------- Figures 2 and 3
+# ---- Figures 2 and 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds(Settings):
     """Size of the digits, the machine, the training, and which reading of the scheme is run.
 
-    ``rule``: "printed" (Eq. 4), "product" (its third term put right), "exact" (the true gradient from samples),
-    "natural" (minus 2 cov) or "none" (plain SGD in every cell). ``gamma``: the weight of the penalty at the start;
-    ``cap``: the largest it may get. ``states``: moments from binary states instead of probabilities. ``additive``: the
-    likelihood keeps its weight 1. ``grey``: grey digits instead of binary ones. ``classifier``: "label units" of the
-    machine, or a "softmax" on the hidden units of a machine of pixels alone.
+    ``rule``: "printed" (Eq. 4), "product" (its third term put right), "exact" (the true gradient
+    from samples), "natural" (minus 2 cov) or "none" (plain SGD in every cell). ``gamma``: the
+    weight of the penalty at the start; ``cap``: the largest it may get. ``states``: moments from
+    binary states instead of probabilities. ``additive``: the likelihood keeps its weight 1.
+    ``grey``: grey digits instead of binary ones. ``classifier``: "label units" of the machine, or a
+    "softmax" on the hidden units of a machine of pixels alone.
     """
 
     rule: str = "printed"
@@ -47,7 +50,9 @@ CELLS = [(v, p) for v in THRESHOLDS for p in FRACTIONS]
 
 @experiment("boltzmann_thresholds", quick=Thresholds(), paper=Thresholds(epochs=100))
 def thresholds(settings: Thresholds) -> dict:
-    """Figures 2 and 3: the 35 pairs of threshold and fraction, each with its own start and its own random numbers."""
+    """Figures 2 and 3: the 35 pairs of threshold and fraction, each with its own start and its own
+    random numbers.
+    """
     v_limit, p_limit = torch.tensor(CELLS).T
     start = torch.full((len(CELLS),), 0.0 if settings.rule == "none" else settings.gamma)
 
@@ -60,22 +65,31 @@ def thresholds(settings: Thresholds) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class Held(Thresholds):
-    """The same training without the controller: the weight of the penalty keeps each of these values."""
+    """The same training without the controller: the weight of the penalty keeps each of these
+    values.
+    """
 
     gammas: tuple[float, ...] = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 
 
 @experiment("boltzmann_held", quick=Held(), paper=Held(epochs=100))
 def held(settings: Held) -> dict:
-    """What the penalty does at a fixed weight: errors, covariance and filters for seven values of gamma."""
+    """What the penalty does at a fixed weight: errors, covariance and filters for seven values of
+    gamma.
+    """
     found = _train_cells(settings, torch.tensor(settings.gammas), lambda gamma, P: gamma)
     return {"gammas": list(settings.gammas), **found}
 
 
 def _train_cells(settings: Thresholds, gamma: torch.Tensor, adapt: Callable) -> dict:
-    """Train one machine for each entry of ``gamma``, which ``adapt(gamma, P)`` changes at each step."""
+    """Train one machine for each entry of ``gamma``, which ``adapt(gamma, P)`` changes at each
+    step.
+    """
     labels = settings.classifier == "label units"
-    data, generator = many.digits(settings.size, settings.seed, settings.grey, labels), settings.generator()
+    data, generator = (
+        many.digits(settings.size, settings.seed, settings.grey, labels),
+        settings.generator(),
+    )
     machines = many.Machines.random(len(gamma), data["train"], settings.hidden, generator)
     classifier = machines if labels else many.SoftmaxOnHidden(len(gamma), settings.hidden)
     average = many.MovingDifference(settings.window, settings.rule)
@@ -92,14 +106,19 @@ def _train_cells(settings: Thresholds, gamma: torch.Tensor, adapt: Callable) -> 
                 P = _penalty(settings, phases, average, generator)
                 gamma = adapt(gamma, P[0])
                 keep = 1 if settings.additive else 1 - gamma
-                step = tuple(_by(torch.as_tensor(keep), d) - _by(gamma, p) for d, p in zip(step, P, strict=True))
+                step = tuple(
+                    _by(torch.as_tensor(keep), d) - _by(gamma, p)
+                    for d, p in zip(step, P, strict=True)
+                )
             weight += 1 if settings.additive else 1 - gamma
             for parameter, change in zip((machines.W, machines.a, machines.b), step, strict=True):
                 parameter += settings.lr * change
     return _report(settings, machines, trace, weight / len(visible) * settings.batch)
 
 
-def _errors(classifier: object, machines: many.Machines, data: dict) -> tuple[torch.Tensor, torch.Tensor]:
+def _errors(
+    classifier: object, machines: many.Machines, data: dict
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training and the test error of each machine."""
     if classifier is machines:
         return machines.errors(data["train"]), machines.errors(data["test"])
@@ -107,25 +126,38 @@ def _errors(classifier: object, machines: many.Machines, data: dict) -> tuple[to
     return classifier.errors(machines, data["train"]), classifier.errors(machines, data["test"])
 
 
-def _report(settings: Thresholds, machines: many.Machines, trace: list[tuple], kept: torch.Tensor) -> dict:
+def _report(
+    settings: Thresholds, machines: many.Machines, trace: list[tuple], kept: torch.Tensor
+) -> dict:
     """Return the curves, the errors and the sparsity of the weights of all machines."""
     names = ("gamma", "norm", "train_error", "test_error")
-    curves = {name: torch.stack(column).T.double() for name, column in zip(names, zip(*trace, strict=True), strict=True)}
+    curves = {
+        name: torch.stack(column).T.double()
+        for name, column in zip(names, zip(*trace, strict=True), strict=True)
+    }
     W = machines.W[:, : machines.pixels]
     size, n = W.abs(), W[0].numel()
     hoyer = (n**0.5 - size.sum((1, 2)) / W.square().sum((1, 2)).sqrt()) / (n**0.5 - 1)
     return {
-        "epochs": [e for e in range(settings.epochs + 1) if e % settings.every == 0 or e == settings.epochs],
+        "epochs": [
+            e for e in range(settings.epochs + 1) if e % settings.every == 0 or e == settings.epochs
+        ],
         **{name: _rounded(curve) for name, curve in curves.items()},
-        "best_test": _rounded(curves["test_error"].min(1).values), "final_test": _rounded(curves["test_error"][:, -1]),
-        "final_train": _rounded(curves["train_error"][:, -1]), "kept_epochs": _rounded(kept, 2),
+        "best_test": _rounded(curves["test_error"].min(1).values),
+        "final_test": _rounded(curves["test_error"][:, -1]),
+        "final_train": _rounded(curves["train_error"][:, -1]),
+        "kept_epochs": _rounded(kept, 2),
         "test_below_train": curves["test_error"][:, -1] < curves["train_error"][:, -1],
         "hoyer": _rounded(hoyer),
-        "small_share": _rounded((size < 0.05 * size.amax((1, 2), keepdim=True)).double().mean((1, 2))),
+        "small_share": _rounded(
+            (size < 0.05 * size.amax((1, 2), keepdim=True)).double().mean((1, 2))
+        ),
         "dead_units": (size.amax(1) < 0.05 * size.amax((1, 2))[:, None]).sum(1),
-        "filters": (99 * W / size.amax((1, 2), keepdim=True)).round().int() if settings.seed == 0 else [],
+        "filters": (99 * W / size.amax((1, 2), keepdim=True)).round().int()
+        if settings.seed == 0
+        else [],
         "filter_scale": _rounded(size.amax((1, 2)), 3),
-    }  # fmt: skip
+    }
 
 
 def _rounded(x: torch.Tensor, digits: int = 5) -> list:
@@ -133,7 +165,10 @@ def _rounded(x: torch.Tensor, digits: int = 5) -> list:
 
 
 def _penalty(
-    settings: Thresholds, phases: many.Phases, average: many.MovingDifference, generator: torch.Generator
+    settings: Thresholds,
+    phases: many.Phases,
+    average: many.MovingDifference,
+    generator: torch.Generator,
 ) -> tuple[torch.Tensor, torch.Tensor | float, torch.Tensor | float]:
     """Return the penalty direction (W, a, b) of the chosen rule."""
     if settings.rule == "exact":
@@ -144,7 +179,7 @@ def _penalty(
     return average.update(now), torch.zeros(1, 1), torch.zeros(1, 1)
 
 
-# ------------------------------------------------------------------------------------------- learning, exact
+# ---- learning, exact
 
 
 def binary_digits(size: int, seed: int, split: str = "train") -> torch.Tensor:
@@ -152,15 +187,21 @@ def binary_digits(size: int, seed: int, split: str = "train") -> torch.Tensor:
     return (mnist(size=size, split=split, seed=seed)[0].flatten(1) > many.LEVEL).double()
 
 
-def data_start(X: torch.Tensor, hidden: int, generator: torch.Generator, scale: float = 0.01) -> RBM:
-    """Return a machine with small random weights and visible biases that give the (smoothed) pixel means."""
+def data_start(
+    X: torch.Tensor, hidden: int, generator: torch.Generator, scale: float = 0.01
+) -> RBM:
+    """Return a machine with small random weights and visible biases that give the (smoothed) pixel
+    means.
+    """
     mean = (X.sum(0) + 1) / (len(X) + 2)
     W = scale * torch.randn(X.shape[1], hidden, generator=generator, dtype=torch.float64)
     return RBM(W, torch.logit(mean), torch.zeros(hidden, dtype=torch.float64))
 
 
 class Tracked:
-    """Directions of the second approach along a path: whitening learned by EASI, or recomputed every few steps."""
+    """Directions of the second approach along a path: whitening learned by EASI, or recomputed
+    every few steps.
+    """
 
     def __init__(self, rbm: RBM, eps: float, period: int = 0, rate: float = 0.1):
         self.period, self.eps, self.count = period, eps, 0
@@ -180,7 +221,9 @@ class Tracked:
         return boltzmann.whitened_direction(gradient, *self.frozen)
 
 
-def directions(rbm: RBM, damping: float, eps: float) -> dict[str, Callable[[RBM, torch.Tensor], torch.Tensor]]:
+def directions(
+    rbm: RBM, damping: float, eps: float
+) -> dict[str, Callable[[RBM, torch.Tensor], torch.Tensor]]:
     """Return the search directions by name: functions of the machine and its exact gradient."""
 
     def natural(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
@@ -188,7 +231,9 @@ def directions(rbm: RBM, damping: float, eps: float) -> dict[str, Callable[[RBM,
 
     def diagonal(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
         mean = rbm.statistics_mean()
-        return gradient / (mean * (1 - mean) + damping)  # the variance of a statistic that is 0 or 1
+        return gradient / (
+            mean * (1 - mean) + damping
+        )  # the variance of a statistic that is 0 or 1
 
     return {
         "sgd": lambda rbm, gradient: gradient,
@@ -203,7 +248,9 @@ def directions(rbm: RBM, damping: float, eps: float) -> dict[str, Callable[[RBM,
 
 @dataclass(frozen=True, kw_only=True)
 class Learning(Settings):
-    """Exact full-batch ascent of one method: its step size and number of steps, and the target log-likelihood."""
+    """Exact full-batch ascent of one method: its step size and number of steps, and the target
+    log-likelihood.
+    """
 
     method: str = "natural"
     lr: float = 1.0
@@ -216,9 +263,13 @@ class Learning(Settings):
     target: float = -11.8
 
 
-@experiment("boltzmann_learning", quick=Learning(), paper=Learning(steps=3000), tuning=Learning(steps=3000))
+@experiment(
+    "boltzmann_learning", quick=Learning(), paper=Learning(steps=3000), tuning=Learning(steps=3000)
+)
 def learning(settings: Learning) -> dict:
-    """Exact log-likelihood per step and per second of processor time of one method, from one random start, on binary 7 x 7 digits."""
+    """Exact log-likelihood per step and per second of processor time of one method, from one random
+    start, on binary 7 x 7 digits.
+    """
     X = binary_digits(settings.size, 0)
     rbm = data_start(X, settings.hidden, settings.generator())
     direction = directions(rbm, settings.damping, settings.eps)[settings.method]
@@ -239,17 +290,23 @@ def learning(settings: Learning) -> dict:
             break
         spent += time.process_time() - begin
     return {
-        "steps": steps, "log_likelihood": values, "clock": seconds, "best": max(values), "final": values[-1],
-        "steps_to_target": reached[0] if reached else None, "seconds_to_target": reached[1] if reached else None,
+        "steps": steps,
+        "log_likelihood": values,
+        "clock": seconds,
+        "best": max(values),
+        "final": values[-1],
+        "steps_to_target": reached[0] if reached else None,
+        "seconds_to_target": reached[1] if reached else None,
         "diverged": values[-1] < values[0] - 1 or steps[-1] < settings.steps,
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry(Settings):
     """The path whose geometry is measured: exact gradient ascent, and where on it to look.
 
-    The direction "prong" is recomputed every 50 steps: at steps 49, 99, ... it is as stale as it gets.
+    The direction "prong" is recomputed every 50 steps: at steps 49, 99, ... it is as stale as it
+    gets.
     """
 
     lr: float = 0.5
@@ -262,10 +319,14 @@ class Geometry(Settings):
 
 
 @experiment(
-    "boltzmann_geometry", quick=Geometry(), paper=Geometry(steps=1000, points=(0, 5, 20, 49, 99, 199, 499, 999))
+    "boltzmann_geometry",
+    quick=Geometry(),
+    paper=Geometry(steps=1000, points=(0, 5, 20, 49, 99, 199, 499, 999)),
 )
 def geometry(settings: Geometry) -> dict:
-    """Along exact SGD: the six terms of the squared norm of G, its condition number, and angles to the natural gradient."""
+    """Along exact SGD: the six terms of the squared norm of G, its condition number, and angles to
+    the natural gradient.
+    """
     X = binary_digits(settings.size, 0)
     rbm = data_start(X, settings.hidden, settings.generator())
     ways = directions(rbm, settings.damping, settings.eps)
@@ -278,29 +339,45 @@ def geometry(settings: Geometry) -> dict:
         rbm = rbm.moved(settings.lr * gradient)
     return {
         **{key: [row[key] for row in rows] for key in rows[0]},
-        "mean_cosine": {n: sum(row["cosine"][n] for row in rows) / len(rows) for n in rows[0]["cosine"]},
-        "first_cosine": rows[0]["cosine"], "last_cosine": rows[-1]["cosine"],
-    }  # fmt: skip
+        "mean_cosine": {
+            n: sum(row["cosine"][n] for row in rows) / len(rows) for n in rows[0]["cosine"]
+        },
+        "first_cosine": rows[0]["cosine"],
+        "last_cosine": rows[-1]["cosine"],
+    }
 
 
 def _geometry_row(
-    step: int, rbm: RBM, X: torch.Tensor, gradient: torch.Tensor, tracked: dict, ways: dict, damping: float
+    step: int,
+    rbm: RBM,
+    X: torch.Tensor,
+    gradient: torch.Tensor,
+    tracked: dict,
+    ways: dict,
+    damping: float,
 ) -> dict:
     G = rbm.fisher()
     natural = boltzmann.fisher.solve(G, gradient, damping)
-    found = {**tracked, **{name: ways[name](rbm, gradient) for name in ("sgd", "centred", "diagonal", "whitened")}}
+    found = {
+        **tracked,
+        **{name: ways[name](rbm, gradient) for name in ("sgd", "centred", "diagonal", "whitened")},
+    }
     values, terms = torch.linalg.eigvalsh(G), boltzmann.norm_terms(G, rbm.visible, rbm.hidden)
     return {
-        "step": step, "log_likelihood": float(rbm.log_likelihood(X).mean()), "terms": terms,
+        "step": step,
+        "log_likelihood": float(rbm.log_likelihood(X).mean()),
+        "terms": terms,
         "last_three_share": sum(list(terms.values())[3:]) / sum(terms.values()),
         "condition": float((values[-1] + damping) / (values[0].clamp_min(0) + damping)),
         "cosine": {name: boltzmann.metric_cosine(G, d, natural) for name, d in found.items()},
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assumption(Settings):
-    """Descent on the first three terms of the squared norm of G, from a machine trained a little."""
+    """Descent on the first three terms of the squared norm of G, from a machine trained a
+    little.
+    """
 
     train_steps: int = 200
     steps: int = 100
@@ -309,9 +386,13 @@ class Assumption(Settings):
     hidden: int = 8
 
 
-@experiment("boltzmann_assumption", quick=Assumption(), paper=Assumption(train_steps=500, steps=1000))
+@experiment(
+    "boltzmann_assumption", quick=Assumption(), paper=Assumption(train_steps=500, steps=1000)
+)
 def assumption(settings: Assumption) -> dict:
-    """Does lowering the first three terms of the squared norm of G lower the last three, and what else does it do?"""
+    """Does lowering the first three terms of the squared norm of G lower the last three, and what
+    else does it do?
+    """
     X = binary_digits(settings.size, 0)
     start = data_start(X, settings.hidden, settings.generator())
     for _ in range(settings.train_steps):
@@ -323,13 +404,18 @@ def assumption(settings: Assumption) -> dict:
         for step in range(settings.steps + 1):
             if step % max(1, settings.steps // 20) == 0:
                 rows.append(_state_of(rbm, X))
-            gradient = sum((2 if pair == "vh" else 1) * boltzmann.CovariancePenalty(pair).gradient(rbm) for pair in pairs)
+            gradient = sum(
+                (2 if pair == "vh" else 1) * boltzmann.CovariancePenalty(pair).gradient(rbm)
+                for pair in pairs
+            )
             rbm = rbm.moved(-settings.lr * gradient)
         out[name] = {key: [row[key] for row in rows] for key in rows[0]}
         out[f"ratio_first_{name}"] = out[name]["first"][-1] / out[name]["first"][0]
         out[f"ratio_last_{name}"] = out[name]["last"][-1] / out[name]["last"][0]
         out[f"gain_cosine_{name}"] = out[name]["cosine"][-1] - out[name]["cosine"][0]
-        out[f"gain_likelihood_{name}"] = out[name]["log_likelihood"][-1] - out[name]["log_likelihood"][0]
+        out[f"gain_likelihood_{name}"] = (
+            out[name]["log_likelihood"][-1] - out[name]["log_likelihood"][0]
+        )
     return out
 
 
@@ -339,21 +425,24 @@ def _state_of(rbm: RBM, X: torch.Tensor) -> dict:
     values, gradient = torch.linalg.eigvalsh(G), rbm.gradient(X)
     natural = boltzmann.fisher.solve(G, gradient, 1e-3)
     return {
-        "cosine": boltzmann.metric_cosine(G, gradient, natural), "first": sum(terms[:3]), "last": sum(terms[3:]), "log_likelihood": float(rbm.log_likelihood(X).mean()),
+        "cosine": boltzmann.metric_cosine(G, gradient, natural),
+        "first": sum(terms[:3]),
+        "last": sum(terms[3:]),
+        "log_likelihood": float(rbm.log_likelihood(X).mean()),
         "from_identity": float((G - torch.eye(len(G), dtype=G.dtype)).square().sum()) / len(G),
         "condition": float((values[-1] + 1e-3) / (values[0].clamp_min(0) + 1e-3)),
-    }  # fmt: skip
+    }
 
 
-# ------------------------------------------------------------------------------------------- the proxy
+# ---- the proxy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy(Settings):
     """CD-1 training during which the paper's matrix is compared with what it stands for.
 
-    ``frozen``: the weights stay where 20 epochs of CD-1 left them, so that the true derivative is zero.
-    ``states``: moments from binary states instead of probabilities.
+    ``frozen``: the weights stay where 20 epochs of CD-1 left them, so that the true derivative is
+    zero. ``states``: moments from binary states instead of probabilities.
     """
 
     epochs: int = 4
@@ -369,13 +458,19 @@ class Proxy(Settings):
 
 @experiment("boltzmann_proxy", quick=Proxy(), paper=Proxy(epochs=30))
 def proxy(settings: Proxy) -> dict:
-    """The paper's penalty matrix against the exact gradient of the squared norm of cov(v, h), along CD-1 training."""
+    """The paper's penalty matrix against the exact gradient of the squared norm of cov(v, h), along
+    CD-1 training.
+    """
     X, generator = binary_digits(settings.size, 0), settings.generator()
     rbm = data_start(X, settings.hidden, generator, 0.01)
     if settings.frozen:
         for _ in range(20):
-            rbm = boltzmann.cd_epoch(rbm, X, lr=settings.lr, batch_size=settings.batch, generator=generator)
-    averages = {rule: boltzmann.PaperPenalty(settings.window, rule=rule) for rule in ("printed", "product")}
+            rbm = boltzmann.cd_epoch(
+                rbm, X, lr=settings.lr, batch_size=settings.batch, generator=generator
+            )
+    averages = {
+        rule: boltzmann.PaperPenalty(settings.window, rule=rule) for rule in ("printed", "product")
+    }
     exact, rows, totals = boltzmann.CovariancePenalty(), [], dict.fromkeys(averages, 0.0)
     count = 0
     for _ in range(settings.epochs):
@@ -391,8 +486,14 @@ def proxy(settings: Proxy) -> dict:
             if not settings.frozen:
                 rbm = rbm.moved(settings.lr * rbm.contrast(v, model))
         rows.append({key: sum(row[key] for row in inside) / len(inside) for key in inside[0]})
-    C, curves = boltzmann.model_moments(rbm).covariance, {key: [row[key] for row in rows] for key in rows[0]}
-    slopes = {f"{rule}_slope": float((T / count * C).sum() / C.square().sum()) for rule, T in totals.items()}
+    C, curves = (
+        boltzmann.model_moments(rbm).covariance,
+        {key: [row[key] for row in rows] for key in rows[0]},
+    )
+    slopes = {
+        f"{rule}_slope": float((T / count * C).sum() / C.square().sum())
+        for rule, T in totals.items()
+    }
     means = {f"mean_{key}": sum(curve) / len(curve) for key, curve in curves.items()}
     summed = {f"summed_{rule}_to_covariance": _cosine(T, C) for rule, T in totals.items()}
     return {**curves, **slopes, **means, **summed, "batch_bias": -2 / settings.batch}
@@ -405,11 +506,17 @@ def _proxy_moments(
     q = rbm.hidden_mean(model)
     if not states:
         return boltzmann.sample_moments(rbm.visible_mean(h), q)
-    return boltzmann.sample_moments(model, (torch.rand(q.shape, generator=generator, dtype=q.dtype) < q).to(q.dtype))
+    return boltzmann.sample_moments(
+        model, (torch.rand(q.shape, generator=generator, dtype=q.dtype) < q).to(q.dtype)
+    )
 
 
-def _agreement(penalties: dict[str, torch.Tensor], gradient: torch.Tensor, rbm: RBM) -> dict[str, float]:
-    """Return cosines of the averaged penalty matrices to the true gradient by W and to C, and shares of equal signs."""
+def _agreement(
+    penalties: dict[str, torch.Tensor], gradient: torch.Tensor, rbm: RBM
+) -> dict[str, float]:
+    """Return cosines of the averaged penalty matrices to the true gradient by W and to C, and
+    shares of equal signs.
+    """
     slope = gradient[rbm.visible + rbm.hidden :].reshape(rbm.W.shape)
     C = boltzmann.model_moments(rbm).covariance
     out = {"covariance_to_gradient": _cosine(C, slope)}
@@ -424,12 +531,14 @@ def _cosine(A: torch.Tensor, B: torch.Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(A.reshape(-1), B.reshape(-1), dim=0))
 
 
-# ------------------------------------------------------------------------------------------- does it help?
+# ---- does it help?
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(Settings):
-    """The search: every method has 16 configurations, chosen on validation digits, then trained anew and tested."""
+    """The search: every method has 16 configurations, chosen on validation digits, then trained
+    anew and tested.
+    """
 
     epochs: int = 5
     inits: int = 1
@@ -444,7 +553,9 @@ RATES = (1.0, 2.0, 4.0, 8.0)
 
 
 def search_space() -> dict[str, list[dict]]:
-    """Return the 16 configurations of each method: 16 step sizes for SGD, 4 step sizes times 4 strengths elsewhere."""
+    """Return the 16 configurations of each method: 16 step sizes for SGD, 4 step sizes times 4
+    strengths elsewhere.
+    """
 
     def grid(name: str, strengths: tuple) -> list[dict]:
         return [{"lr": lr, name: strength} for lr in RATES for strength in strengths]
@@ -461,55 +572,89 @@ def search_space() -> dict[str, list[dict]]:
 
 @experiment("boltzmann_heldout", quick=HeldOut(), paper=HeldOut(epochs=60, final_inits=4))
 def heldout(settings: HeldOut) -> dict:
-    """Test error of each penalty when all methods search equally: choice by validation, one split of the digits a seed."""
+    """Test error of each penalty when all methods search equally: choice by validation, one split
+    of the digits a seed.
+    """
     data, space = many.digits(settings.size, settings.seed), search_space()
     names = [name for name in space for _ in space[name]]
     configurations = [configuration for name in space for configuration in space[name]]
     generator = settings.generator()
     machines = train_all(settings, data, configurations * settings.inits, generator)
     errors = machines.errors(data["validation"]).reshape(settings.inits, -1).mean(0)
-    best = {name: min((float(errors[i]), i) for i in range(len(names)) if names[i] == name) for name in space}
+    best = {
+        name: min((float(errors[i]), i) for i in range(len(names)) if names[i] == name)
+        for name in space
+    }
     chosen = [configurations[i] for _, i in best.values()]
     final = train_all(settings, data, chosen * settings.final_inits, settings.generator(1))
-    scores = {part: final.errors(data[part]).reshape(settings.final_inits, -1).mean(0) for part in ("train", "test")}
+    scores = {
+        part: final.errors(data[part]).reshape(settings.final_inits, -1).mean(0)
+        for part in ("train", "test")
+    }
     return {
-        "chosen": {name: {key: list(value) if isinstance(value, tuple) else value for key, value in c.items()}
-                   for name, c in zip(space, chosen, strict=True)},
+        "chosen": {
+            name: {
+                key: list(value) if isinstance(value, tuple) else value for key, value in c.items()
+            }
+            for name, c in zip(space, chosen, strict=True)
+        },
         "validation": {name: error for name, (error, _) in best.items()},
         "train": dict(zip(space, scores["train"].tolist(), strict=True)),
         "test": dict(zip(space, scores["test"].tolist(), strict=True)),
-        "gain": {name: float(scores["test"][0] - error) for name, error in zip(space, scores["test"], strict=True)},
-    }  # fmt: skip
+        "gain": {
+            name: float(scores["test"][0] - error)
+            for name, error in zip(space, scores["test"], strict=True)
+        },
+    }
 
 
 @experiment("boltzmann_edge", quick=HeldOut(), paper=HeldOut(epochs=60))
 def edge(settings: HeldOut) -> dict:
-    """Does the search end far enough out? The least validation errors at twice its largest step and three times its largest strengths."""
+    """Does the search end far enough out? The least validation errors at twice its largest step and
+    three times its largest strengths.
+    """
     data, beyond = many.digits(settings.size, settings.seed), beyond_the_search()
-    machines = train_all(settings, data, [c for part in beyond.values() for c in part], settings.generator())
+    machines = train_all(
+        settings, data, [c for part in beyond.values() for c in part], settings.generator()
+    )
     errors = machines.errors(data["validation"]).split([len(part) for part in beyond.values()])
     least = {name: float(part.min()) for name, part in zip(beyond, errors, strict=True)}
     return {
-        part: {name.removesuffix(f".{part}"): error for name, error in least.items() if name.endswith(part)}
+        part: {
+            name.removesuffix(f".{part}"): error
+            for name, error in least.items()
+            if name.endswith(part)
+        }
         for part in ("step", "strength")
     }
 
 
 def beyond_the_search() -> dict[str, list[dict]]:
-    """Return the configurations just outside the search: ``method.step`` and, where it is a number, ``method.strength``."""
+    """Return the configurations just outside the search: ``method.step`` and, where it is a number,
+    ``method.strength``.
+    """
     out = {}
     for name, configurations in search_space().items():
-        out[f"{name}.step"] = [{**c, "lr": 2 * c["lr"]} for c in configurations if c["lr"] == max(RATES)]
+        out[f"{name}.step"] = [
+            {**c, "lr": 2 * c["lr"]} for c in configurations if c["lr"] == max(RATES)
+        ]
         for kind in {key for c in configurations for key in c} - {"lr", "paper"}:
             largest = max(c[kind] for c in configurations)
             out[f"{name}.strength"] = [{"lr": lr, kind: 3 * largest} for lr in RATES[:-1]]
     return out
 
 
-def train_all(settings: HeldOut, data: dict, configurations: list[dict], generator: torch.Generator) -> many.Machines:
-    """Train one machine for each configuration by CD-1 with a step size that falls linearly to zero."""
+def train_all(
+    settings: HeldOut, data: dict, configurations: list[dict], generator: torch.Generator
+) -> many.Machines:
+    """Train one machine for each configuration by CD-1 with a step size that falls linearly to
+    zero.
+    """
     lr = torch.tensor([c["lr"] for c in configurations])
-    penalties = [_Penalty(kind, configurations, generator) for kind in ("decay", "exact", "natural", "paper", "hidden")]
+    penalties = [
+        _Penalty(kind, configurations, generator)
+        for kind in ("decay", "exact", "natural", "paper", "hidden")
+    ]
     machines = many.Machines.random(len(configurations), data["train"], settings.hidden, generator)
     visible, step = data["train"].visible, 0
     steps = settings.epochs * -(-len(visible) // settings.batch)
@@ -526,24 +671,37 @@ def train_all(settings: HeldOut, data: dict, configurations: list[dict], generat
 
 
 class _Penalty:
-    """One kind of penalty, for those machines whose configuration asks for it; its own random numbers."""
+    """One kind of penalty, for those machines whose configuration asks for it; its own random
+    numbers.
+    """
 
     def __init__(self, kind: str, configurations: list[dict], generator: torch.Generator):
         self.kind = kind
-        self.at = torch.tensor([i for i, c in enumerate(configurations) if kind in c], dtype=torch.long)
+        self.at = torch.tensor(
+            [i for i, c in enumerate(configurations) if kind in c], dtype=torch.long
+        )
         self.strength = torch.tensor([configurations[i][kind] for i in self.at])
         seed = int(torch.randint(2**31, (), generator=generator))
         self.generator = torch.Generator().manual_seed(seed)
-        self.average, self.gamma = many.MovingDifference(15, "printed"), torch.full((len(self.at),), 0.01)
+        self.average, self.gamma = (
+            many.MovingDifference(15, "printed"),
+            torch.full((len(self.at),), 0.01),
+        )
 
-    def subtract(self, change: tuple[torch.Tensor, ...], phases: many.Phases, machines: many.Machines) -> None:
+    def subtract(
+        self, change: tuple[torch.Tensor, ...], phases: many.Phases, machines: many.Machines
+    ) -> None:
         """Subtract the penalty from the change (W, a, b) of its machines, in place."""
         if len(self.at):
-            for part, penalty in zip(change, self._directions(change, phases.of(self.at), machines), strict=True):
+            for part, penalty in zip(
+                change, self._directions(change, phases.of(self.at), machines), strict=True
+            ):
                 if penalty is not None:
                     part[self.at] -= penalty
 
-    def _directions(self, change: tuple[torch.Tensor, ...], phases: many.Phases, machines: many.Machines) -> tuple:
+    def _directions(
+        self, change: tuple[torch.Tensor, ...], phases: many.Phases, machines: many.Machines
+    ) -> tuple:
         if self.kind == "paper":
             return self._paper(change, phases)
         if self.kind == "decay":
@@ -569,12 +727,14 @@ def _by(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return factor.reshape(-1, *[1] * (x.ndim - 1)) * x
 
 
-# ------------------------------------------------------------------------------------------- learned whitening
+# ---- learned whitening
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whitened(Settings):
-    """CD-1 training with one of the directions "sgd", "centred", "easi" or "prong" (every ``period`` steps)."""
+    """CD-1 training with one of the directions "sgd", "centred", "easi" or "prong" (every
+    ``period`` steps).
+    """
 
     method: str = "easi"
     lr: float = 0.3
@@ -588,12 +748,18 @@ class Whitened(Settings):
     damping: float = 1e-3
 
 
-@experiment("boltzmann_whitened", quick=Whitened(), paper=Whitened(epochs=20), tuning=Whitened(epochs=20))
+@experiment(
+    "boltzmann_whitened", quick=Whitened(), paper=Whitened(epochs=20), tuning=Whitened(epochs=20)
+)
 def whitened(settings: Whitened) -> dict:
-    """The second approach with samples: exact log-likelihood and the angle to the natural gradient while it learns."""
+    """The second approach with samples: exact log-likelihood and the angle to the natural gradient
+    while it learns.
+    """
     X, generator = binary_digits(settings.size, 0), settings.generator()
     rbm = data_start(X, settings.hidden, generator)
-    learned = boltzmann.LearnedWhitening(rbm.visible, rbm.hidden, rate=settings.rate, eps=settings.eps)
+    learned = boltzmann.LearnedWhitening(
+        rbm.visible, rbm.hidden, rate=settings.rate, eps=settings.eps
+    )
     eyes = torch.eye(rbm.visible, dtype=torch.float64), torch.eye(rbm.hidden, dtype=torch.float64)
     inverses, steps, values, cosines = eyes, settings.epochs * -(-len(X) // settings.batch), [], []
     step = 0
@@ -614,19 +780,27 @@ def whitened(settings: Whitened) -> dict:
             break
         for rows in torch.randperm(len(X), generator=generator).split(settings.batch):
             v, h = rbm.gibbs(X[rows], 1, generator=generator)
-            h = (torch.rand(h.shape, generator=generator, dtype=h.dtype) < rbm.hidden_mean(v)).to(h.dtype)
+            h = (torch.rand(h.shape, generator=generator, dtype=h.dtype) < rbm.hidden_mean(v)).to(
+                h.dtype
+            )
             learned.update(v, h)
             if settings.method == "prong" and step % settings.period == 0:
                 inverses = tuple(
-                    boltzmann.ridge_inverse(torch.cov(x.mT, correction=0), settings.eps) for x in (v, h)
+                    boltzmann.ridge_inverse(torch.cov(x.mT, correction=0), settings.eps)
+                    for x in (v, h)
                 )
             rate = settings.lr * (1 - step / steps)
             rbm = rbm.moved(rate * direction(rbm.contrast(X[rows], v)))
             step += 1
-    return {"log_likelihood": values, "cosine": cosines, "final": values[-1], "cosine_first": cosines[1]}
+    return {
+        "log_likelihood": values,
+        "cosine": cosines,
+        "final": values[-1],
+        "cosine_first": cosines[1],
+    }
 
 
-# ------------------------------------------------------------------------------------------- projections
+# ---- projections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -642,10 +816,16 @@ class Projections(Settings):
 @experiment("boltzmann_projections", quick=Projections(), paper=Projections(draws=50))
 def projections(settings: Projections) -> dict:
     """Relative errors of covariances from random projections, beside their laws."""
-    X, generator = mnist(split="train", size=settings.size)[0].flatten(1).double(), settings.generator()
+    X, generator = (
+        mnist(split="train", size=settings.size)[0].flatten(1).double(),
+        settings.generator(),
+    )
     C = torch.cov(X.mT, correction=0)
     rbm = data_start(X, settings.hidden, generator, 0.3)
-    h = (torch.rand(len(X), settings.hidden, generator=generator, dtype=torch.float64) < rbm.hidden_mean(X)).double()
+    h = (
+        torch.rand(len(X), settings.hidden, generator=generator, dtype=torch.float64)
+        < rbm.hidden_mean(X)
+    ).double()
     cross = boltzmann.sample_moments(X, h).covariance
     out = {key: [] for key in ("features", "sketch", "sketch_law", "norm", "norm_law")}
     for k in settings.ks:
@@ -654,7 +834,13 @@ def projections(settings: Projections) -> dict:
             R = adaptive.projection(k, len(C), generator=generator)
             features.append(_distance(adaptive.debiased_projected_covariance(C, R), C))
             sketches.append(_distance(adaptive.sketched_covariance(X, k, generator=generator), C))
-            norms.append(float(adaptive.projected_squared_norm(X, h, k, generator=generator) / cross.square().sum()) - 1)
+            norms.append(
+                float(
+                    adaptive.projected_squared_norm(X, h, k, generator=generator)
+                    / cross.square().sum()
+                )
+                - 1
+            )
         for key, errors in (("features", features), ("sketch", sketches), ("norm", norms)):
             out[key].append((sum(e * e for e in errors) / len(errors)) ** 0.5)
         out["sketch_law"].append(adaptive.sketch_error(C, k))

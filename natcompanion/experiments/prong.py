@@ -11,14 +11,18 @@ from natcompanion.experiments import _prong_fisher as fisher
 from natcompanion.experiments import _prong_time as timing
 from natcompanion.experiments import _prong_training as training
 
-# --------------------------------------------------------------------------------------------- Section 4.2, Figure 3c-d
+# ---- Section 4.2, Figure 3c-d
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 SECOND = {"rmsprop": (0.9, 0.99, 0.999), "prong": (1e-1, 1e-2, 1e-3), "prong+": (1e-1, 1e-2, 1e-3)}
-"""What a method searches besides step size and momentum. One that has nothing more tries as many more step sizes."""
+"""What a method searches besides step size and momentum. One that has nothing more tries as many
+more step sizes.
+"""
 
 
-def choices(method: str, settings: Settings, second: dict[str, tuple[float, ...]]) -> list[training.Choice]:
+def choices(
+    method: str, settings: Settings, second: dict[str, tuple[float, ...]]
+) -> list[training.Choice]:
     """Return the points that a method tries: as many as every other method."""
     if settings.second:
         return training.choices_of(settings.rates, settings.momenta, settings.second)
@@ -32,9 +36,9 @@ def choices(method: str, settings: Settings, second: dict[str, tuple[float, ...]
 class AutoEncoder(Settings):
     """The auto-encoder, the budget, and the search.
 
-    All combinations of step size, momentum and second setting (empty: the method's own) are run for ``short`` updates;
-    the ``kept`` best are trained to the end from ``repeats`` other initializations, and the lowest mean training error
-    wins.
+    All combinations of step size, momentum and second setting (empty: the method's own) are run for
+    ``short`` updates; the ``kept`` best are trained to the end from ``repeats`` other
+    initializations, and the lowest mean training error wins.
     """
 
     method: str = "sgd"
@@ -56,45 +60,80 @@ class AutoEncoder(Settings):
 
 
 CHAPTER = {
-    "size": 14, "widths": (196, 100, 50, 25, 10), "updates": 1000, "short": 150, "kept": 3, "rates": RATES,
-    "momenta": (0.0, 0.9), "repeats": 5, "every": 20, "period": 100,
-}  # fmt: skip
+    "size": 14,
+    "widths": (196, 100, 50, 25, 10),
+    "updates": 1000,
+    "short": 150,
+    "kept": 3,
+    "rates": RATES,
+    "momenta": (0.0, 0.9),
+    "repeats": 5,
+    "every": 20,
+    "period": 100,
+}
 PAPER = {
-    "size": 28, "widths": (784, 1000, 500, 250, 30), "updates": 5000, "rates": (0.1,), "second": (0.0,), "repeats": 1,
-    "every": 100, "period": 100, "samples": 4000,
-}  # fmt: skip
-"""The paper's network. Its step sizes come from the search at the size of the chapter; give one for each run."""
+    "size": 28,
+    "widths": (784, 1000, 500, 250, 30),
+    "updates": 5000,
+    "rates": (0.1,),
+    "second": (0.0,),
+    "repeats": 1,
+    "every": 100,
+    "period": 100,
+    "samples": 4000,
+}
+"""The paper's network. Its step sizes come from the search at the size of the chapter; give one for
+each run.
+"""
 
 
 @experiment(
-    "prong_autoencoder", quick=AutoEncoder(), chapter=AutoEncoder(**CHAPTER), paper=AutoEncoder(**PAPER)
+    "prong_autoencoder",
+    quick=AutoEncoder(),
+    chapter=AutoEncoder(**CHAPTER),
+    paper=AutoEncoder(**PAPER),
 )
 def autoencoder(settings: AutoEncoder) -> dict:
-    """Figure 3c-d: error of the auto-encoder against updates and CPU time, one method at its best settings."""
+    """Figure 3c-d: error of the auto-encoder against updates and CPU time, one method at its best
+    settings.
+    """
     x, x_test = training.images(settings.size)
     watched = x[: settings.watched], x_test[: settings.watched]
 
     def make(choice: training.Choice, stream: int) -> training.Run:
         return training.autoencoder_run(
-            settings.method, settings.start, choice, settings.widths, x, settings.generator(stream),
-            period=settings.period, batch=settings.batch, samples=settings.samples,
-        )  # fmt: skip
+            settings.method,
+            settings.start,
+            choice,
+            settings.widths,
+            x,
+            settings.generator(stream),
+            period=settings.period,
+            batch=settings.batch,
+            samples=settings.samples,
+        )
 
     best, tried, runs = training.search(
-        make, choices(settings.method, settings, SECOND), lambda run: run.error(watched[0]),
+        make,
+        choices(settings.method, settings, SECOND),
+        lambda run: run.error(watched[0]),
         lambda run: training.record(run, *watched, settings.updates, settings.every),
-        short=settings.short, kept=settings.kept, repeats=settings.repeats,
-    )  # fmt: skip
+        short=settings.short,
+        kept=settings.kept,
+        repeats=settings.repeats,
+    )
     curves = {key: [[float(f"{v:.4g}") for v in run[key]] for run in runs] for key in runs[0]}
     return {"best": asdict(best), "search": tried, **curves}
 
 
-# ----------------------------------------------------------------------------------------------- Section 4.1, Figure 2
+# ---- Section 4.1, Figure 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditioning(Settings):
-    """The network of tanh units on 10 x 10 digits, the images for the metric, and the values of epsilon."""
+    """The network of tanh units on 10 x 10 digits, the images for the metric, and the values of
+    epsilon.
+    """
 
     widths: tuple[int, ...] = (100, 20, 20, 10)
     images: int = 1000
@@ -104,7 +143,9 @@ class Conditioning(Settings):
 
 @experiment("prong_conditioning", quick=Conditioning(), chapter=Conditioning(images=4000))
 def conditioning(settings: Conditioning) -> dict:
-    """Figure 2a-b: condition numbers of the middle layer's Fisher matrix before and after the first whitening."""
+    """Figure 2a-b: condition numbers of the middle layer's Fisher matrix before and after the first
+    whitening.
+    """
     x = fisher.digits()[0][: settings.images]
     model = fisher.tanh_network(settings.widths, settings.generator())
     middle = len(settings.widths) // 2 - 1
@@ -126,7 +167,9 @@ def conditioning(settings: Conditioning) -> dict:
 
 @dataclass(frozen=True, kw_only=True)
 class ConditioningDuring(Settings):
-    """The same network in training; the step size is the one of ``rates`` that ends nearest to the training loss ``target``."""
+    """The same network in training; the step size is the one of ``rates`` that ends nearest to the
+    training loss ``target``.
+    """
 
     method: str = "sgd"
     widths: tuple[int, ...] = (100, 20, 20, 10)
@@ -156,23 +199,29 @@ def conditioning_during(settings: ConditioningDuring) -> dict:
         return fisher.Training(settings.method, rate, x, t, settings.generator(), **options)
 
     final = [start(rate).train(settings.updates).loss() for rate in settings.rates]
-    rate = min(zip(final, settings.rates, strict=True), key=lambda pair: abs(pair[0] - settings.target))[1]
+    rate = min(
+        zip(final, settings.rates, strict=True), key=lambda pair: abs(pair[0] - settings.target)
+    )[1]
     run = start(rate)
     curve = [run.conditions(x[: settings.images])]
     for _ in range(settings.updates // settings.every):
         curve.append(run.train(settings.every).conditions(x[: settings.images]))
     return {
-        "rate": rate, "loss": run.loss(), "final": final,
+        "rate": rate,
+        "loss": run.loss(),
+        "final": final,
         **{name: [float(f"{values[name]:.4g}") for values in curve] for name in fisher.DEFINITIONS},
-    }  # fmt: skip
+    }
 
 
-# ---------------------------------------------------------------------------------------------------------- Section 3.2
+# ---- Section 3.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment(Settings):
-    """The network of Figure 2, updates before the whitening, and the updates after it at which the steps are compared."""
+    """The network of Figure 2, updates before the whitening, and the updates after it at which the
+    steps are compared.
+    """
 
     widths: tuple[int, ...] = (100, 20, 20, 10)
     images: int = 1000
@@ -185,18 +234,30 @@ class Alignment(Settings):
 
 @experiment("prong_alignment", quick=Alignment())
 def alignment(settings: Alignment) -> dict:
-    """Cosine of PRONG's step with the natural gradient of each layer, by the age of the whitening."""
+    """Cosine of PRONG's step with the natural gradient of each layer, by the age of the
+    whitening.
+    """
     x, t = fisher.digits()
     run = fisher.Training(
-        "prong", settings.rate, x, t, settings.generator(), widths=settings.widths, period=100, batch=settings.batch,
+        "prong",
+        settings.rate,
+        x,
+        t,
+        settings.generator(),
+        widths=settings.widths,
+        period=100,
+        batch=settings.batch,
         eps=settings.eps,
-    ).train(settings.before)  # fmt: skip
+    ).train(settings.before)
     watched = x[: settings.images], t[: settings.images]
     found: dict[str, list[float]] = {"stale": [], "fresh": [], "gradient": []}
     old: list[torch.Tensor] = []
     for lag, last in zip(settings.lags, (0, *settings.lags), strict=False):
         model = layers.canonical_model(run.train(lag - last).model)
-        new = [fisher.second_moment(model, place, watched[0]) for place, _ in fisher.linear_layers(model)]
+        new = [
+            fisher.second_moment(model, place, watched[0])
+            for place, _ in fisher.linear_layers(model)
+        ]
         old = old or new
         stale = fisher.alignment(model, *watched, old, settings.eps)
         found["stale"].append(stale["prong"])
@@ -205,14 +266,16 @@ def alignment(settings: Alignment) -> dict:
     return {key: [round(value, 4) for value in values] for key, values in found.items()}
 
 
-# --------------------------------------------------------------------------------------------- Section 4.1, Figure 3a-b
+# ---- Section 4.1, Figure 3a-b
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity(Settings):
-    """Epsilon, the period and the start of PRONG; every step size of ``rates`` is run ``repeats`` times.
+    """Epsilon, the period and the start of PRONG; every step size of ``rates`` is run ``repeats``
+    times.
 
-    The start is "whitened" or "fan-in"; at both the first whitening comes before the first update, as in Algorithm 1.
+    The start is "whitened" or "fan-in"; at both the first whitening comes before the first update,
+    as in Algorithm 1.
     """
 
     eps: float = 1e-2
@@ -233,35 +296,54 @@ class Sensitivity(Settings):
     "prong_sensitivity",
     quick=Sensitivity(),
     chapter=Sensitivity(
-        size=14, widths=(196, 100, 50, 25, 10), updates=300, every=10, repeats=5, period=100, rates=(1e-3, 3e-3, 1e-2)
+        size=14,
+        widths=(196, 100, 50, 25, 10),
+        updates=300,
+        every=10,
+        repeats=5,
+        period=100,
+        rates=(1e-3, 3e-3, 1e-2),
     ),
-)  # fmt: skip
+)
 def sensitivity(settings: Sensitivity) -> dict:
-    """Figure 3a-b: training error of PRONG for one epsilon, period and start, at several step sizes."""
+    """Figure 3a-b: training error of PRONG for one epsilon, period and start, at several step
+    sizes.
+    """
     x, _ = training.images(settings.size)
     watched = x[: settings.watched]
     curves = []
     for rate in settings.rates:
         for k in range(settings.repeats):
             run = training.autoencoder_run(
-                "prong", settings.start, training.Choice(rate, 0.0, settings.eps), settings.widths, x, settings.generator(1 + k),
-                period=settings.period, batch=settings.batch, samples=settings.samples,
-            )  # fmt: skip
+                "prong",
+                settings.start,
+                training.Choice(rate, 0.0, settings.eps),
+                settings.widths,
+                x,
+                settings.generator(1 + k),
+                period=settings.period,
+                batch=settings.batch,
+                samples=settings.samples,
+            )
             curve = [run.error(watched)]
             for _ in range(settings.updates // settings.every):
                 curve.append(run.train(settings.every).error(watched))
             curves.append([float(f"{value:.4g}") for value in curve])
     return {
-        "train": torch.tensor(curves, dtype=torch.float64).view(len(settings.rates), settings.repeats, -1)
+        "train": torch.tensor(curves, dtype=torch.float64).view(
+            len(settings.rates), settings.repeats, -1
+        )
     }
 
 
-# ----------------------------------------------------------------------------------- K-FAC and footnote 4 (Section 5)
+# ---- K-FAC and footnote 4 (Section 5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backward(Settings):
-    """The method ("prong", "backward" for footnote 4, or "kfac"), the auto-encoder, and the grid of settings."""
+    """The method ("prong", "backward" for footnote 4, or "kfac"), the auto-encoder, and the grid of
+    settings.
+    """
 
     method: str = "prong"
     start: str = "whitened"
@@ -281,35 +363,54 @@ class Backward(Settings):
     "prong_backward",
     quick=Backward(),
     chapter=Backward(
-        size=14, widths=(196, 100, 50, 25, 10), updates=200, period=100,
-        rates=(1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0), second=(10.0, 1.0, 1e-1, 1e-2, 1e-3), repeats=5,
+        size=14,
+        widths=(196, 100, 50, 25, 10),
+        updates=200,
+        period=100,
+        rates=(1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
+        second=(10.0, 1.0, 1e-1, 1e-2, 1e-3),
+        repeats=5,
     ),
-)  # fmt: skip
+)
 def backward(settings: Backward) -> dict:
-    """Footnote 4 and K-FAC: which settings of each method diverge, and the error of the best one."""
+    """Footnote 4 and K-FAC: which settings of each method diverge, and the error of the best
+    one.
+    """
     x, _ = training.images(settings.size)
     watched = x[: settings.watched]
 
     def final(choice: training.Choice, stream: int) -> float:
         run = training.autoencoder_run(
-            settings.method, settings.start, choice, settings.widths, x, settings.generator(stream),
-            period=settings.period, batch=settings.batch, samples=settings.samples,
-        )  # fmt: skip
+            settings.method,
+            settings.start,
+            choice,
+            settings.widths,
+            x,
+            settings.generator(stream),
+            period=settings.period,
+            batch=settings.batch,
+            samples=settings.samples,
+        )
         return round(run.train(settings.updates).error(watched), 4)
 
     tried = {
-        choice: final(choice, 0) for choice in training.choices_of(settings.rates, (0.0,), settings.second)
+        choice: final(choice, 0)
+        for choice in training.choices_of(settings.rates, (0.0,), settings.second)
     }
     best = min(tried, key=tried.get)
     mean_image = float((watched - watched.mean(0)).square().sum(1).mean())
     return {
-        "rate": best.rate, "second": best.second, "mean_image": mean_image,
-        "search": [{"rate": c.rate, "second": c.second, "train": error} for c, error in tried.items()],
+        "rate": best.rate,
+        "second": best.second,
+        "mean_image": mean_image,
+        "search": [
+            {"rate": c.rate, "second": c.second, "train": error} for c, error in tried.items()
+        ],
         "train": [final(best, 1 + k) for k in range(settings.repeats)],
-    }  # fmt: skip
+    }
 
 
-# --------------------------------------------------------------------------------------------- Where the time goes
+# ---- Where the time goes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,16 +433,20 @@ class Time(Settings):
     paper=Time(size=28, widths=(784, 1000, 500, 250, 30), updates=10, repeats=5),
 )
 def time(settings: Time) -> dict:
-    """CPU seconds of an update by each method, and of the parts of one whitening, in both forms of PRONG."""
+    """CPU seconds of an update by each method, and of the parts of one whitening, in both forms of
+    PRONG.
+    """
     return timing.time(settings)
 
 
-# ------------------------------------------------------------------------------------------------ Section 4.3, Figure 4
+# ---- Section 4.3, Figure 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convolutional(Settings):
-    """The pictures, the network, the budget, and the search, which is that of the auto-encoder on the validation error."""
+    """The pictures, the network, the budget, and the search, which is that of the auto-encoder on
+    the validation error.
+    """
 
     method: str = "sgd"
     data: str = "fashion"
@@ -372,22 +477,50 @@ CONVOLUTIONAL_SECOND = {"rmsprop": (0.9, 0.99), "prong": (1e-1, 1e-2), "prong+":
     "prong_convolutional",
     quick=Convolutional(),
     chapter=Convolutional(
-        train=10_000, validation=2000, test=10_000, maps=(8, 16), updates=240, short=80, kept=2,
-        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1), repeats=5, every=20,
+        train=10_000,
+        validation=2000,
+        test=10_000,
+        maps=(8, 16),
+        updates=240,
+        short=80,
+        kept=2,
+        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+        repeats=5,
+        every=20,
     ),
     paper=Convolutional(
-        data="cifar10", size=32, crop=24, train=40_000, validation=5000, test=10_000, maps=(64, 128, 256), updates=40_000,
-        short=2000, kept=4, rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1), repeats=5, every=500, batch=128, samples=1000, period=1000,
+        data="cifar10",
+        size=32,
+        crop=24,
+        train=40_000,
+        validation=5000,
+        test=10_000,
+        maps=(64, 128, 256),
+        updates=40_000,
+        short=2000,
+        kept=4,
+        rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+        repeats=5,
+        every=500,
+        batch=128,
+        samples=1000,
+        period=1000,
     ),
-)  # fmt: skip
+)
 def convolutional(settings: Convolutional) -> dict:
-    """Figure 4a-b: training loss and test error of a convolutional network, one method at its best settings."""
+    """Figure 4a-b: training loss and test error of a convolutional network, one method at its best
+    settings.
+    """
     sizes = {key: getattr(settings, key) for key in ("size", "crop", "train", "validation", "test")}
     data = maps.pictures(settings.data, **sizes)
-    options = {key: getattr(settings, key) for key in ("period", "batch", "samples", "every", "patience")}
+    options = {
+        key: getattr(settings, key) for key in ("period", "batch", "samples", "every", "patience")
+    }
 
     def make(choice: training.Choice, stream: int) -> maps.AnnealedRun:
-        return maps.start(settings.method, choice, data, settings.maps, settings.generator(stream), **options)
+        return maps.start(
+            settings.method, choice, data, settings.maps, settings.generator(stream), **options
+        )
 
     def finish(run: maps.AnnealedRun) -> dict:
         run.train(settings.updates)
@@ -398,7 +531,16 @@ def convolutional(settings: Convolutional) -> dict:
         }
 
     best, tried, runs = training.search(
-        make, choices(settings.method, settings, CONVOLUTIONAL_SECOND), maps.AnnealedRun.score,
-        finish, short=settings.short, kept=settings.kept, repeats=settings.repeats,
-    )  # fmt: skip
-    return {"best": asdict(best), "search": tried, **{key: [run[key] for run in runs] for key in runs[0]}}
+        make,
+        choices(settings.method, settings, CONVOLUTIONAL_SECOND),
+        maps.AnnealedRun.score,
+        finish,
+        short=settings.short,
+        kept=settings.kept,
+        repeats=settings.repeats,
+    )
+    return {
+        "best": asdict(best),
+        "search": tried,
+        **{key: [run[key] for run in runs] for key in runs[0]},
+    }

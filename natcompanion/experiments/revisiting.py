@@ -1,4 +1,6 @@
-"""The experiments on the revisiting paper. Every column of a table chooses its settings by the same declared search."""
+"""The experiments on the revisiting paper. Every column of a table chooses its settings by the same
+declared search.
+"""
 
 from dataclasses import dataclass
 from itertools import product
@@ -12,7 +14,7 @@ from natcompanion.experiments import _revisiting_metrics as comparisons
 from natcompanion.experiments import _revisiting_order as orders
 from natcompanion.experiments import _revisiting_training as training
 
-# ------------------------------------------------------------------------------------------------------- Section 3
+# ---- Section 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +29,26 @@ class Unbalanced(Settings):
 
 @experiment("revisiting_unbalanced", quick=Unbalanced())
 def unbalanced(settings: Unbalanced) -> dict:
-    """What a metric on inputs with twice as many of class A does to the model's speed on A, and to its answers."""
+    """What a metric on inputs with twice as many of class A does to the model's speed on A, and to
+    its answers.
+    """
     return comparisons.unbalanced(
-        training.draws(settings), settings.examples, settings.updates, settings.rate, settings.damping
+        training.draws(settings),
+        settings.examples,
+        settings.updates,
+        settings.rate,
+        settings.damping,
     )
 
 
-# ------------------------------------------------------------------------------------------------------- Section 4
+# ---- Section 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure1(Settings):
-    """Starts on a square grid, steps, the step size of the natural gradient, and random points for the step lengths."""
+    """Starts on a square grid, steps, the step size of the natural gradient, and random points for
+    the step lengths.
+    """
 
     side: int = 9
     extent: float = 4.0
@@ -49,7 +59,9 @@ class Figure1(Settings):
 
 @experiment("revisiting_figure1", quick=Figure1())
 def figure1(settings: Figure1) -> dict:
-    """Where four methods end on the auto-encoder with one hidden unit, and how long their steps are."""
+    """Where four methods end on the auto-encoder with one hidden unit, and how long their steps
+    are.
+    """
     model = autoencoder.example()
     wells = autoencoder.minima(model)[:2]
     line = torch.linspace(-settings.extent, settings.extent, settings.side, dtype=torch.float64)
@@ -65,7 +77,10 @@ def figure1(settings: Figure1) -> dict:
     theta = (
         2
         * settings.extent
-        * (torch.rand(settings.points, 2, generator=training.draws(settings), dtype=torch.float64) - 0.5)
+        * (
+            torch.rand(settings.points, 2, generator=training.draws(settings), dtype=torch.float64)
+            - 0.5
+        )
     )
     step = {
         name: model.step(theta, name, autoencoder.RATES[name], autoencoder.DAMPING[name])
@@ -73,13 +88,18 @@ def figure1(settings: Figure1) -> dict:
     }
     cosine = torch.cosine_similarity(step["natural"], step["gradient"], dim=-1)
     readings = [(x, factor) for x in autoencoder.INPUTS.values() for factor in (1.0, 2.0)]
-    claimed = [autoencoder.claimed_lengths(autoencoder.AutoEncoder(x), theta, factor) for x, factor in readings]
+    claimed = [
+        autoencoder.claimed_lengths(autoencoder.AutoEncoder(x), theta, factor)
+        for x, factor in readings
+    ]
     return {
-        **values, "median_angle": float(torch.rad2deg(torch.arccos(cosine.clamp(-1, 1))).median()),
+        **values,
+        "median_angle": float(torch.rad2deg(torch.arccos(cosine.clamp(-1, 1))).median()),
         "short_natural": int((step["natural"].norm(dim=-1) < step["gradient"].norm(dim=-1)).sum()),
-        "claimed_lengths": claimed, "inputs": list(autoencoder.INPUTS),
+        "claimed_lengths": claimed,
+        "inputs": list(autoencoder.INPUTS),
         "points": settings.points,
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +113,9 @@ class Convergence(Settings):
 
 @experiment("revisiting_convergence", quick=Convergence())
 def convergence(settings: Convergence) -> dict:
-    """How far U and the Hessian are from G: labels drawn from the model, and certain labels; and the three ranks."""
+    """How far U and the Hessian are from G: labels drawn from the model, and certain labels; and
+    the three ranks.
+    """
     return comparisons.convergence(
         training.draws(settings), settings.samples, settings.sharpen, settings.examples
     )
@@ -108,7 +130,9 @@ class Variances(Settings):
 
 @experiment("revisiting_variances", quick=Variances())
 def variances(settings: Variances) -> dict:
-    """Whether the directions in which the model changes little are those in which the gradients vary little."""
+    """Whether the directions in which the model changes little are those in which the gradients
+    vary little.
+    """
     return comparisons.variances(training.draws(settings), settings.examples)
 
 
@@ -143,18 +167,19 @@ def solvability(settings: Solvability) -> dict:
     )
 
 
-# ------------------------------------------------------------------------------------------------------- Section 5
+# ---- Section 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table1(Settings):
-    """A column of Table 1, the data, the network, the budget, and the search, which is the same for all columns.
+    """A column of Table 1, the data, the network, the budget, and the search, which is the same for
+    all columns.
 
-    The data are "digits" (5,000 of them, the seed is the fold), "fashion" or "mnist" (the whole set, to be found or
-    downloaded; the seed is the subset). The natural-gradient columns and the covariance try
-    every pair of a step size and a damping; a damping followed by "lm" adapts by Eq. 30. Minibatch SGD has no damping
-    and tries as many step sizes instead. The setting with the lowest validation error at the end wins (at a tie, with
-    the lowest validation cross-entropy).
+    The data are "digits" (5,000 of them, the seed is the fold), "fashion" or "mnist" (the whole
+    set, to be found or downloaded; the seed is the subset). The natural-gradient columns and the
+    covariance try every pair of a step size and a damping; a damping followed by "lm" adapts by Eq.
+    30. Minibatch SGD has no damping and tries as many step sizes instead. The setting with the
+    lowest validation error at the end wins (at a tie, with the lowest validation cross-entropy).
     """
 
     column: str = "same"
@@ -203,27 +228,63 @@ class Table1(Settings):
 
 
 SEARCH = {
-    "updates": 100, "rates": (0.1, 0.5), "dampings": ("0.001", "0.01", "2.0lm"),
+    "updates": 100,
+    "rates": (0.1, 0.5),
+    "dampings": ("0.001", "0.01", "2.0lm"),
     "sgd_rates": (0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
-}  # fmt: skip
+}
 """Six settings for each column, at the size of the chapter."""
 
 WIDE = {
-    "updates": 100, "rates": (0.1, 0.5, 1.0, 5.0, 10.0), "dampings": ("0.01", "0.1", "2.0lm"),
-    "sgd_rates": (0.02, 0.03, 0.044, 0.065, 0.097, 0.14, 0.21, 0.32, 0.47, 0.7, 1.0, 1.5, 2.3, 3.4, 5.0),
-}  # fmt: skip
+    "updates": 100,
+    "rates": (0.1, 0.5, 1.0, 5.0, 10.0),
+    "dampings": ("0.01", "0.1", "2.0lm"),
+    "sgd_rates": (
+        0.02,
+        0.03,
+        0.044,
+        0.065,
+        0.097,
+        0.14,
+        0.21,
+        0.32,
+        0.47,
+        0.7,
+        1.0,
+        1.5,
+        2.3,
+        3.4,
+        5.0,
+    ),
+}
 """Fifteen settings for each column, among them those that the paper chose at its own size."""
 
 PAPER = {
-    "size": 28, "labelled": 5000, "validation": 1000, "test": 10_000, "hidden": 1500, "updates": 2000, "batch": 2500,
-    "metric_batch": 2500, "max_iter": 20, "sgd_batch": 250, "rates": (0.1, 1.0, 5.0), "dampings": ("0.01", "0.1", "2.0lm"),
-    "sgd_rates": (0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0), "watch_every": 50,
-}  # fmt: skip
-"""The paper's sizes (Section 8.5), and a search that holds the settings it chose. About a day for each column on one core."""
+    "size": 28,
+    "labelled": 5000,
+    "validation": 1000,
+    "test": 10_000,
+    "hidden": 1500,
+    "updates": 2000,
+    "batch": 2500,
+    "metric_batch": 2500,
+    "max_iter": 20,
+    "sgd_batch": 250,
+    "rates": (0.1, 1.0, 5.0),
+    "dampings": ("0.01", "0.1", "2.0lm"),
+    "sgd_rates": (0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0),
+    "watch_every": 50,
+}
+"""The paper's sizes (Section 8.5), and a search that holds the settings it chose. About a day for
+each column on one core.
+"""
 
 SHORT_SEARCH = {
-    "updates": 100, "rates": (0.1, 0.5), "dampings": ("0.01", "2.0lm"), "sgd_rates": (0.1, 0.3, 1.0, 2.0)
-}  # fmt: skip
+    "updates": 100,
+    "rates": (0.1, 0.5),
+    "dampings": ("0.01", "2.0lm"),
+    "sgd_rates": (0.1, 0.3, 1.0, 2.0),
+}
 """Four settings for each column, where a run is longer."""
 
 
@@ -246,7 +307,9 @@ def restricted_mnist(settings: Table1) -> dict:
     paper=Table1(data="fashion", **PAPER),
 )
 def fashion(settings: Table1) -> dict:
-    """Table 1 on Fashion-MNIST, where 58,500 images are unlabelled: one column, its settings chosen on a validation set."""
+    """Table 1 on Fashion-MNIST, where 58,500 images are unlabelled: one column, its settings chosen
+    on a validation set.
+    """
     return _column(settings)
 
 
@@ -254,12 +317,19 @@ def fashion(settings: Table1) -> dict:
     "revisiting_convolutional",
     quick=Table1(size=14, maps=(4, 8), hidden=20, updates=3, batch=100, metric_batch=100),
     chapter=Table1(
-        maps=(4, 8), hidden=50, labelled=2000, batch=250, metric_batch=250, decay_after=20,
+        maps=(4, 8),
+        hidden=50,
+        labelled=2000,
+        batch=250,
+        metric_batch=250,
+        decay_after=20,
         **{**SHORT_SEARCH, "updates": 40, "rates": (0.5, 1.0), "dampings": ("0.1", "5.0lm")},
     ),
-)  # fmt: skip
+)
 def convolutional(settings: Table1) -> dict:
-    """Table 1, MNIST: one column for the network with two convolutions, its settings chosen on a validation set."""
+    """Table 1, MNIST: one column for the network with two convolutions, its settings chosen on a
+    validation set.
+    """
     return _column(settings)
 
 
@@ -268,7 +338,10 @@ def _column(settings: Table1) -> dict:
     split = settings.split()
     tried = [_one_run(settings, split, setting) for setting in settings.search()]
     best = min(tried, key=lambda run: (run["validation"], run["validation_loss"]))
-    return {**best, "search": [{key: value for key, value in run.items() if key != "curve"} for run in tried]}
+    return {
+        **best,
+        "search": [{key: value for key, value in run.items() if key != "curve"} for run in tried],
+    }
 
 
 def _one_run(settings: Table1, split: training.Split, setting: training.Setting) -> dict:
@@ -284,29 +357,49 @@ def _one_run(settings: Table1, split: training.Split, setting: training.Setting)
 
     def watch(update: int) -> None:
         if update % settings.watch_every == 0:
-            curve.append({
-                "update": update, "train": training.cross_entropy(model, split.x, split.t),
-                "test": training.error(model, *split.test),
-            })  # fmt: skip
+            curve.append(
+                {
+                    "update": update,
+                    "train": training.cross_entropy(model, split.x, split.t),
+                    "test": training.error(model, *split.test),
+                }
+            )
 
     training.train(
-        settings.column, model, split, setting, generator, updates=settings.updates, batch=settings.batch,
-        metric_batch=settings.metric_batch, max_iter=settings.max_iter, sgd_ratio=settings.sgd_ratio,
-        sgd_batch=settings.sgd_batch, watch=watch, schedule=settings.schedule,
-    )  # fmt: skip
+        settings.column,
+        model,
+        split,
+        setting,
+        generator,
+        updates=settings.updates,
+        batch=settings.batch,
+        metric_batch=settings.metric_batch,
+        max_iter=settings.max_iter,
+        sgd_ratio=settings.sgd_ratio,
+        sgd_batch=settings.sgd_batch,
+        watch=watch,
+        schedule=settings.schedule,
+    )
     loss = training.cross_entropy(model, split.x, split.t)
     return {
-        "rate": setting.rate, "damping": setting.damping, "adaptive": setting.adaptive,
-        "diverged": not loss < 1e3, "train": min(loss, 1e3), "train_error": training.error(model, split.x, split.t),
+        "rate": setting.rate,
+        "damping": setting.damping,
+        "adaptive": setting.adaptive,
+        "diverged": not loss < 1e3,
+        "train": min(loss, 1e3),
+        "train_error": training.error(model, split.x, split.t),
         "validation": training.error(model, *split.validation),
         "validation_loss": min(training.cross_entropy(model, *split.validation), 1e3),
-        "test": training.error(model, *split.test), "curve": curve,
-    }  # fmt: skip
+        "test": training.error(model, *split.test),
+        "curve": curve,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhyUnlabelled(Settings):
-    """Updates before the measurement, and the damping of the compared steps; the seed is the fold."""
+    """Updates before the measurement, and the damping of the compared steps; the seed is the
+    fold.
+    """
 
     size: int = 14
     labelled: int = 1000
@@ -320,27 +413,44 @@ class WhyUnlabelled(Settings):
 
 @experiment("revisiting_why_unlabelled", quick=WhyUnlabelled())
 def why_unlabelled(settings: WhyUnlabelled) -> dict:
-    """How far a step moves the model on its batch, on unlabelled and on test inputs, for equal decrease of the loss."""
+    """How far a step moves the model on its batch, on unlabelled and on test inputs, for equal
+    decrease of the loss.
+    """
     split = training.digits_fold(
         settings.seed, size=settings.size, labelled=settings.labelled, validation=500
     ).to(settings.device)
     generator = training.draws(settings, 1)
     model = training.mlp(split.x.shape[1], settings.hidden, generator).to(settings.device)
     training.train(
-        "same", model, split, training.Setting(0.1, 0.01), generator, updates=settings.updates, batch=settings.batch,
-        metric_batch=settings.batch, max_iter=10,
-    )  # fmt: skip
+        "same",
+        model,
+        split,
+        training.Setting(0.1, 0.01),
+        generator,
+        updates=settings.updates,
+        batch=settings.batch,
+        metric_batch=settings.batch,
+        max_iter=10,
+    )
     return comparisons.reach(
-        model, split, settings.batch, settings.damping, settings.max_iter, settings.decrease, generator
+        model,
+        split,
+        settings.batch,
+        settings.damping,
+        settings.max_iter,
+        settings.decrease,
+        generator,
     )
 
 
-# ----------------------------------------------------------------------------------------------------- Section 8.3
+# ---- Section 8.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(Settings):
-    """Size and number of the digits, and the optimizer: Levenberg-Marquardt damping from ``damping``."""
+    """Size and number of the digits, and the optimizer: Levenberg-Marquardt damping from
+    ``damping``.
+    """
 
     size: int = 14
     examples: int = 300
@@ -358,25 +468,35 @@ class Digits(Settings):
     chapter=Digits(size=28, examples=5000, hidden=200, batch=1000, updates=200),
 )
 def digits(settings: Digits) -> dict:
-    """Updates of the natural gradient until no digit is misclassified; each repeated from a saved state."""
+    """Updates of the natural gradient until no digit is misclassified; each repeated from a saved
+    state.
+    """
     images, t = (
         part.to(settings.device)
         for part in mnist(size=settings.size, split="all", seed=0, dtype=torch.float32)
     )
     setting = training.Setting(settings.rate, settings.damping, adaptive=True)
     errors, repeated = training.to_no_error(
-        images[: settings.examples].flatten(1), t[: settings.examples], settings.hidden, setting,
-        training.draws(settings), batch=settings.batch, max_iter=settings.max_iter, updates=settings.updates,
-    )  # fmt: skip
+        images[: settings.examples].flatten(1),
+        t[: settings.examples],
+        settings.hidden,
+        setting,
+        training.draws(settings),
+        batch=settings.batch,
+        max_iter=settings.max_iter,
+        updates=settings.updates,
+    )
     return {"updates": len(errors) - 1, "errors": errors, "repeated": repeated}
 
 
-# ------------------------------------------------------------------------------------------------------- Section 6
+# ---- Section 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stream(Settings):
-    """The stream of deformed digits, its segments and replacements, the network, and the digits held out."""
+    """The stream of deformed digits, its segments and replacements, the network, and the digits
+    held out.
+    """
 
     size: int = 14
     hidden: int = 50
@@ -404,7 +524,9 @@ class Order(Stream):
     chapter=Order(segment=500, batch=50, held_out=2000),
 )
 def order(settings: Order) -> dict:
-    """Figure 3: variance of the trained model when a tenth of the first half of the data is replaced."""
+    """Figure 3: variance of the trained model when a tenth of the first half of the data is
+    replaced.
+    """
     return orders.order(settings)
 
 
@@ -419,13 +541,19 @@ class OrderSpeed(Stream):
     longer: int = 5
 
 
-@experiment("revisiting_order_speed", quick=OrderSpeed(segments=3, replacements=2, segment=100), chapter=OrderSpeed())
+@experiment(
+    "revisiting_order_speed",
+    quick=OrderSpeed(segments=3, replacements=2, segment=100),
+    chapter=OrderSpeed(),
+)
 def order_speed(settings: OrderSpeed) -> dict:
-    """Section 6: the variance of SGD at a smaller step size, and with more steps at that step size."""
+    """Section 6: the variance of SGD at a smaller step size, and with more steps at that step
+    size.
+    """
     return orders.order_speed(settings)
 
 
-# ------------------------------------------------------------------------------------------------------- Section 7
+# ---- Section 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,5 +568,7 @@ class Products(Settings):
 
 @experiment("revisiting_products", quick=Products())
 def products(settings: Products) -> dict:
-    """Section 7: processor time of a product with the Gauss-Newton matrix (the metric) and with the Hessian."""
+    """Section 7: processor time of a product with the Gauss-Newton matrix (the metric) and with the
+    Hessian.
+    """
     return training.time_products(settings)

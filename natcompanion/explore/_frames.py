@@ -1,4 +1,6 @@
-"""Frames: one drawing and its description, turned into a small picture and the HTML that shows it."""
+"""Frames: one drawing and its description, turned into a small picture and the HTML that shows
+it.
+"""
 
 import base64
 import html
@@ -59,15 +61,23 @@ def name_point(point: Point) -> str:
     return ", ".join(f"{name} = {name_value(value)}" for name, value in point.items())
 
 
-def check_names(names: Sequence[str], options: Sequence[str], functions: Mapping[str, Callable]) -> None:
-    """Refuse a function whose parameter has the name of an option, and an empty set of parameters."""
+def check_names(
+    names: Sequence[str], options: Sequence[str], functions: Mapping[str, Callable]
+) -> None:
+    """Refuse a function whose parameter has the name of an option, and an empty set of
+    parameters.
+    """
     for label, function in functions.items():
         if not callable(function):
             raise ValueError(f"{label}: expected a function of the slider values, got {function!r}")
         for taken in inspect.signature(function).parameters.keys() & set(options):
-            raise ValueError(f"{label}: its parameter {taken!r} has the name of an option; rename it")
+            raise ValueError(
+                f"{label}: its parameter {taken!r} has the name of an option; rename it"
+            )
     if not names:
-        raise ValueError("expected at least one slider, got none; give one as a keyword, such as eps=…")
+        raise ValueError(
+            "expected at least one slider, got none; give one as a keyword, such as eps=…"
+        )
 
 
 def check_labels(labels: Mapping[str, str] | None, names: Sequence[str]) -> dict[str, str]:
@@ -76,7 +86,9 @@ def check_labels(labels: Mapping[str, str] | None, names: Sequence[str]) -> dict
     return {name: str(labels.get(name, name)) for name in names}
 
 
-def check_mapping(option: str, given: Mapping[str, Any] | None, names: Sequence[str]) -> Mapping[str, Any]:
+def check_mapping(
+    option: str, given: Mapping[str, Any] | None, names: Sequence[str]
+) -> Mapping[str, Any]:
     """Return ``given`` (or an empty dict) if it maps names of parameters to something."""
     if given is None:
         return {}
@@ -110,7 +122,10 @@ def render(draw: Draw, describe: Describe, point: Point, dpi: float) -> Frame:
     figure = _call("draw", draw, point)
     if not isinstance(figure, Figure):
         raise ValueError(
-            f"draw: expected a matplotlib Figure at {name_point(point)}, got {type(figure).__name__}"
+            (
+                f"draw: expected a matplotlib Figure at {name_point(point)}, got "
+                f"{type(figure).__name__}"
+            )
         )
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close(figure)
@@ -118,7 +133,9 @@ def render(draw: Draw, describe: Describe, point: Point, dpi: float) -> Frame:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"describe: expected a sentence at {name_point(point)}, got {text!r}")
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    uri = _call("draw", lambda **_: _encode(figure, dpi), point)  # layout and mathtext can still fail here
+    uri = _call(
+        "draw", lambda **_: _encode(figure, dpi), point
+    )  # layout and mathtext can still fail here
     return Frame(uri, width, height, " ".join(text.split()))
 
 
@@ -127,7 +144,8 @@ def render_all(
 ) -> list[Frame]:
     """Return the frames at all points, drawn by several processes if that is quicker.
 
-    Drawing starts here. The time of the second frame (the first one warms caches) says whether workers pay.
+    Drawing starts here. The time of the second frame (the first one warms caches) says whether
+    workers pay.
     """
     frames = [render(draw, describe, point, dpi) for point in points[:1]]
     began = time.perf_counter()
@@ -136,22 +154,27 @@ def render_all(
     if workers is None:
         slow = (time.perf_counter() - began) * len(rest) > PARALLEL_FROM
         workers = min(WORKERS, joblib.cpu_count()) if slow else 1
-    return frames + (_parallel(draw, describe, rest, dpi, workers) or _render_each(draw, describe, rest, dpi))
+    return frames + (
+        _parallel(draw, describe, rest, dpi, workers) or _render_each(draw, describe, rest, dpi)
+    )
 
 
 def frame_html(frame: Frame, longest: str = "") -> str:
-    """Return the figure with alternative text and caption, as high as the ``longest`` caption makes it.
+    """Return the figure with alternative text and caption, as high as the ``longest`` caption makes
+    it.
 
     One line more is kept, because a caption of fewer characters can break into more lines.
     """
     text, longest = html.escape(frame.text), html.escape(longest)
     below = "grid-area:2/1;line-height:1.5;text-align:left"
     return (
-        f'<figure style="display:grid;grid-template-columns:minmax(0,1fr);margin:0 auto;max-width:{frame.width}px">'
+        '<figure style="display:grid;grid-template-columns:minmax(0,1fr);margin:0 '
+        f'auto;max-width:{frame.width}px">'
         f'<img src="{frame.uri}" alt="{text}" width="{frame.width}" height="{frame.height}" '
         'style="max-width:100%;height:auto;background:#fff">'
         f'<figcaption style="{below}">{text}</figcaption>'
-        f'<div aria-hidden="true" style="{below};padding-bottom:1.5em;visibility:hidden">{longest}</div></figure>'
+        '<div aria-hidden="true" '
+        f'style="{below};padding-bottom:1.5em;visibility:hidden">{longest}</div></figure>'
     )
 
 
@@ -164,19 +187,27 @@ def _call(role: str, function: Callable, point: Point) -> Any:
 
 
 def _encode(figure: Figure, dpi: float) -> str:
-    """Return the figure on opaque white as a data address: lossless WebP of a palette of `COLORS` colours."""
+    """Return the figure on opaque white as a data address: lossless WebP of a palette of `COLORS`
+    colours.
+    """
     figure.patch.set(facecolor="white", alpha=1, visible=True)
     figure.set_dpi(dpi)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    image = Image.frombytes("RGBA", canvas.get_width_height(), bytes(canvas.buffer_rgba())).convert("RGB")
-    image = image.quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).convert("RGB")
+    image = Image.frombytes("RGBA", canvas.get_width_height(), bytes(canvas.buffer_rgba())).convert(
+        "RGB"
+    )
+    image = image.quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).convert(
+        "RGB"
+    )
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", lossless=True, quality=80, method=3)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _render_each(draw: Draw, describe: Describe, points: Sequence[Point], dpi: float) -> list[Frame]:
+def _render_each(
+    draw: Draw, describe: Describe, points: Sequence[Point], dpi: float
+) -> list[Frame]:
     return [render(draw, describe, point, dpi) for point in points]
 
 
@@ -194,7 +225,9 @@ def _render_with(
 
 
 def _notebook_state() -> tuple:
-    """Return what a worker needs to draw the same picture: changed style settings, torch's default dtype."""
+    """Return what a worker needs to draw the same picture: changed style settings, torch's default
+    dtype.
+    """
     default, now = matplotlib.rcParamsDefault, matplotlib.rcParams
     style = {k: now[k] for k in now if now[k] != default[k] and not k.startswith("backend")}
     torch = sys.modules.get("torch")
@@ -212,7 +245,9 @@ def _parallel(
     tasks = [joblib.delayed(_render_with)(state, draw, describe, share, dpi) for share in shares]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # joblib warns when it replaces a worker; a chapter keeps stderr empty
+            warnings.simplefilter(
+                "ignore"
+            )  # joblib warns when it replaces a worker; a chapter keeps stderr empty
             drawn = joblib.Parallel(n_jobs=workers, backend="loky")(tasks)
     except (BrokenProcessPool, pickle.PicklingError, TypeError, AttributeError):
         return None  # a worker was killed, or a function refers to something that cannot be copied

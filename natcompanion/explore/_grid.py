@@ -38,42 +38,44 @@ def explore(
 ) -> Described:
     """Return an interactive figure whose sliders work without a kernel.
 
-    Every point of the grid is drawn once. The picture, its alternative text and its caption change with the
-    sliders.
+    Every point of the grid is drawn once. The picture, its alternative text and its caption change
+    with the sliders.
 
-    A set of axes costs about 0.07 s and 5 KB in each frame, and more with pictures or contours. Set margins
-    with ``subplots_adjust``: the axes then keep their place when a slider moves.
+    A set of axes costs about 0.07 s and 5 KB in each frame, and more with pictures or contours. Set
+    margins with ``subplots_adjust``: the axes then keep their place when a slider moves.
 
     Parameters
     ----------
     draw : callable
-        ``draw(**point)`` returns a `matplotlib.figure.Figure`, of the same size at every point. It is shown
-        on opaque white with a palette of 48 colours.
+        ``draw(**point)`` returns a `matplotlib.figure.Figure`, of the same size at every point. It
+        is shown on opaque white with a palette of 48 colours.
     describe : callable
         ``describe(**point)`` returns the sentence that is alternative text and caption.
     start : dict, optional
-        Values, of some or all parameters, at which the sliders stand first. Default: the first value of each.
+        Values, of some or all parameters, at which the sliders stand first. Default: the first
+        value of each.
     labels : dict, optional
         Label of the slider of a parameter. Default: its name.
     dpi : float
-        Dots per inch of the picture. It is shown at 96 pixels per inch of the figure, or narrower to fit.
+        Dots per inch of the picture. It is shown at 96 pixels per inch of the figure, or narrower
+        to fit.
     workers : int, optional
-        Number of processes that draw. Default: two if more than about 10 s of drawing is left after two
-        frames, else one. The functions and what they refer to are copied to the workers.
+        Number of processes that draw. Default: two if more than about 10 s of drawing is left after
+        two frames, else one. The functions and what they refer to are copied to the workers.
     **grid : iterable
         One to three parameters, each with its values: numbers or names.
 
     Returns
     -------
     ipywidgets.VBox
-        With the class ``nc-explore``: the sliders over the picture. Each frame has the class ``nc-frame``.
-        Its plain text is the description at the start point.
+        With the class ``nc-explore``: the sliders over the picture. Each frame has the class
+        ``nc-frame``. Its plain text is the description at the start point.
 
     Raises
     ------
     ValueError
-        If the grid, an option, or what the functions return is not as above, or if there are more than 400
-        frames.
+        If the grid, an option, or what the functions return is not as above, or if there are more
+        than 400 frames.
     RuntimeError
         If ``draw`` or ``describe`` raises; the message names the point.
 
@@ -97,17 +99,23 @@ def explore(
     captions = check_labels(labels, tuple(values))
     first = _start_indices(check_mapping("start", start, tuple(values)), values)
 
-    points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+    points = [
+        dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())
+    ]
     frames = render_all(draw, describe, points, dpi, workers)
     if len({frame[1:3] for frame in frames}) > 1:
         other = next(i for i, frame in enumerate(frames) if frame[1:3] != frames[0][1:3])
         raise ValueError(
-            f"draw: expected figures of one size, got {frames[0][1:3]} pixels at {name_point(points[0])} "
+            f"draw: expected figures of one size, got {frames[0][1:3]} pixels at "
+            f"{name_point(points[0])} "
             f"and {frames[other][1:3]} at {name_point(points[other])}; give figsize in draw"
         )
 
     longest = max((frame.text for frame in frames), key=len)
-    layout, style = Layout(width="100%"), HTML().style  # shared, which makes the saved state smaller
+    layout, style = (
+        Layout(width="100%"),
+        HTML().style,
+    )  # shared, which makes the saved state smaller
     leaves = [HTML(frame_html(frame, longest), layout=layout, style=style) for frame in frames]
     for leaf in leaves:
         leaf.add_class("nc-frame")
@@ -150,7 +158,9 @@ def _check_grid(grid: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     frames = math.prod(map(len, values.values()))
     if frames > MAX_FRAMES:
         sizes = " x ".join(str(len(v)) for v in values.values())
-        raise ValueError(f"expected at most {MAX_FRAMES} frames, got {sizes} = {frames}; give fewer values")
+        raise ValueError(
+            f"expected at most {MAX_FRAMES} frames, got {sizes} = {frames}; give fewer values"
+        )
     return values
 
 

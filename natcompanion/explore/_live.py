@@ -46,26 +46,26 @@ def live(
 ) -> Described:
     """Return a figure that the kernel draws at any point of ranges when the reader presses Run.
 
-    The picture at the start point is drawn at once, and an error there is raised, so that it stops the build
-    of the book. While Run draws, the button says so and is disabled. If ``draw`` or ``describe`` raises then,
-    the reader sees the type and message of the error in place of the picture. A picture that does not belong
-    to the sliders any more is dimmed, and a line says which point it shows and which one Run draws. Tag the cell
-    ``remove-cell``.
+    The picture at the start point is drawn at once, and an error there is raised, so that it stops
+    the build of the book. While Run draws, the button says so and is disabled. If ``draw`` or
+    ``describe`` raises then, the reader sees the type and message of the error in place of the
+    picture. A picture that does not belong to the sliders any more is dimmed, and a line says which
+    point it shows and which one Run draws. Tag the cell ``remove-cell``.
 
     Parameters
     ----------
     draw, describe : callable
         As for `natcompanion.explore.explore`.
     start : dict, optional
-        Values, of some or all parameters, at which the sliders stand first. Default: the middle of the range
-        (the geometric one for a logarithmic range), or the first name.
+        Values, of some or all parameters, at which the sliders stand first. Default: the middle of
+        the range (the geometric one for a logarithmic range), or the first name.
     labels : dict, optional
         Label of the control of a parameter. Default: its name.
     dpi : float
         Dots per inch of the picture.
     **ranges : tuple or list
-        ``(low, high)``, ``(low, high, "log")`` or a list of names or numbers. A range between two integers
-        gives integers.
+        ``(low, high)``, ``(low, high, "log")`` or a list of names or numbers. A range between two
+        integers gives integers.
 
     Returns
     -------
@@ -97,7 +97,9 @@ def live(
     check_positive("dpi", dpi)
     captions, start = check_labels(labels, names), check_mapping("start", start, names)
     width = f"{min(max(map(len, captions.values())), 24) + 1}ch"
-    controls = {name: _control(name, ranges[name], start.get(name), captions[name], width) for name in names}
+    controls = {
+        name: _control(name, ranges[name], start.get(name), captions[name], width) for name in names
+    }
     return _Live(draw, describe, dpi, ranges, controls)
 
 
@@ -107,8 +109,16 @@ class _Live(Described):
     def __init__(
         self, draw: Draw, describe: Describe, dpi: float, ranges: Mapping, controls: Mapping
     ) -> None:
-        self.draw, self.describe, self.dpi, self.ranges, self.controls = draw, describe, dpi, ranges, controls
-        self.button = Button(description="Run", button_style="primary", tooltip="Draw at these values")
+        self.draw, self.describe, self.dpi, self.ranges, self.controls = (
+            draw,
+            describe,
+            dpi,
+            ranges,
+            controls,
+        )
+        self.button = Button(
+            description="Run", button_style="primary", tooltip="Draw at these values"
+        )
         self.status, self.result = HTML(), HTML(layout=Layout(width="100%"))
         self.result.add_class("nc-frame")
         super().__init__([*controls.values(), HBox([self.button, self.status]), self.result], "")
@@ -153,7 +163,9 @@ class _Live(Described):
 
     def _say(self, text: str) -> None:
         style = "<style>.nc-stale { opacity: 0.4 }</style>"
-        self.status.value = f'{style}<span role="status" aria-live="polite">{html.escape(text)}</span>'
+        self.status.value = (
+            f'{style}<span role="status" aria-live="polite">{html.escape(text)}</span>'
+        )
 
 
 def _integers(given: tuple | list) -> bool:
@@ -176,19 +188,33 @@ def _control(name: str, given: tuple | list, start: Any, caption: str, width: st
     if not isinstance(start, (int, float)) or not low <= start <= high:
         raise ValueError(f"start: expected {name} between {low:g} and {high:g}, got {start!r}")
     if log:
-        ends = {"min": math.log10(low), "max": math.log10(high), "step": math.log10(high / low) / STEPS}
-        return FloatLogSlider(start, **ends, readout_format=".0f" if _integers(given) else ".3g", **common)
+        ends = {
+            "min": math.log10(low),
+            "max": math.log10(high),
+            "step": math.log10(high / low) / STEPS,
+        }
+        return FloatLogSlider(
+            start, **ends, readout_format=".0f" if _integers(given) else ".3g", **common
+        )
     if _integers(given):
         return IntSlider(round(start), min=low, max=high, **common)
-    return FloatSlider(start, min=low, max=high, step=(high - low) / STEPS, readout_format=".3g", **common)
+    return FloatSlider(
+        start, min=low, max=high, step=(high - low) / STEPS, readout_format=".3g", **common
+    )
 
 
 def _choice(name: str, names: list, start: Any, common: Mapping[str, Any]) -> ValueWidget:
-    if not names or not all(isinstance(n, (str, int, float)) for n in names) or len(set(names)) < len(names):
+    if (
+        not names
+        or not all(isinstance(n, (str, int, float)) for n in names)
+        or len(set(names)) < len(names)
+    ):
         raise ValueError(f"{name}: expected a list of distinct names or numbers, got {names!r}")
     start = names[0] if start is None else start
     if start not in names:
-        raise ValueError(f"start: expected {name} to be one of {', '.join(map(str, names))}, got {start!r}")
+        raise ValueError(
+            f"start: expected {name} to be one of {', '.join(map(str, names))}, got {start!r}"
+        )
     kind = ToggleButtons if sum(len(str(n)) for n in names) <= 40 else Dropdown
     return kind(options=names, value=start, **common)
 
@@ -196,11 +222,15 @@ def _choice(name: str, names: list, start: Any, common: Mapping[str, Any]) -> Va
 def _check_range(name: str, given: Any) -> tuple[float, float, bool]:
     """Return the ends of a range and whether it is logarithmic."""
     shape = isinstance(given, tuple) and len(given) in (2, 3) and given[2:] in ((), ("log",))
-    if not shape or not all(isinstance(end, (int, float)) and math.isfinite(end) for end in given[:2]):
+    if not shape or not all(
+        isinstance(end, (int, float)) and math.isfinite(end) for end in given[:2]
+    ):
         raise ValueError(
             f'{name}: expected (low, high), (low, high, "log") or a list of names, got {given!r}'
         )
     low, high = given[:2]
     if low >= high or (len(given) == 3 and low <= 0):
-        raise ValueError(f"{name}: expected low < high, and low > 0 for a logarithmic range, got {given!r}")
+        raise ValueError(
+            f"{name}: expected low < high, and low > 0 for a logarithmic range, got {given!r}"
+        )
     return low, high, len(given) == 3

@@ -1,4 +1,6 @@
-"""What a chapter's cell ends on: a picture or a table that also has a text form, and numbers for the prose."""
+"""What a chapter's cell ends on: a picture or a table that also has a text form, and numbers for
+the prose.
+"""
 
 import html
 import io
@@ -32,9 +34,13 @@ def digits(value: Any) -> str:
 
 
 class Picture:
-    """A figure drawn once, shown as PNG; its text form is the description, which carries the numbers."""
+    """A figure drawn once, shown as PNG; its text form is the description, which carries the
+    numbers.
+    """
 
-    def __init__(self, draw: Callable[..., Figure], describe: Callable[..., str], **point: Any) -> None:
+    def __init__(
+        self, draw: Callable[..., Figure], describe: Callable[..., str], **point: Any
+    ) -> None:
         self.text = " ".join(describe(**point).split())
         figure = draw(**point)
         figure.patch.set(facecolor="white", alpha=1, visible=True)
@@ -50,7 +56,9 @@ class Picture:
         self.width = round(96 * figure.get_size_inches()[0])
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict, dict]:
-        return {"image/png": self.png, "text/plain": self.text}, {"image/png": {"width": self.width}}
+        return {"image/png": self.png, "text/plain": self.text}, {
+            "image/png": {"width": self.width}
+        }
 
 
 class Table:
@@ -65,12 +73,17 @@ class Table:
         A sentence that can be read alone.
     """
 
-    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
+    def __init__(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = ""
+    ) -> None:
         self.columns, self.caption = list(columns), caption
         self.rows = [[digits(cell) for cell in row] for row in rows]
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(
-                f"rows: expected {len(self.columns)} cells each, got {[len(row) for row in self.rows]}"
+                (
+                    f"rows: expected {len(self.columns)} cells each, got "
+                    f"{[len(row) for row in self.rows]}"
+                )
             )
 
     def __str__(self) -> str:
@@ -89,19 +102,23 @@ class Table:
             for i, cell in enumerate(self.columns)
         )
         body = "".join(
-            "<tr>" + f'<th scope="row">{html.escape(row[0])}</th>'
-            + "".join(f'<td style="padding-left:1em">{html.escape(cell)}</td>' for cell in row[1:]) + "</tr>"
+            "<tr>"
+            + f'<th scope="row">{html.escape(row[0])}</th>'
+            + "".join(f'<td style="padding-left:1em">{html.escape(cell)}</td>' for cell in row[1:])
+            + "</tr>"
             for row in self.rows
-        )  # fmt: skip
+        )
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         table = (
-            f'<table class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+            "<table "
+            f'class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         )
         return {"text/plain": str(self), "text/html": f'<div style="overflow-x:auto">{table}</div>'}
 
 
 def glue(**values: Any) -> None:
-    """Make values available to the prose of the chapter, as ``{glue:text}`` followed by the name in backquotes.
+    """Make values available to the prose of the chapter, as ``{glue:text}`` followed by the name in
+    backquotes.
 
     Numbers are rounded to three digits. Nothing is shown in the cell's place.
     """

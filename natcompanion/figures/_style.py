@@ -1,4 +1,6 @@
-"""One look for all figures: colours that colour-blind readers can tell apart, and letters that a phone can show."""
+"""One look for all figures: colours that colour-blind readers can tell apart, and letters that a
+phone can show.
+"""
 
 from collections.abc import Iterable
 
@@ -11,12 +13,16 @@ YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 """The palette of Okabe and Ito."""
 
 WIDTH = 5.4
-"""Inches. At 96 pixels an inch this fits a text column; on a phone of 390 pixels 12 points still are 11 pixels high."""
+"""Inches. At 96 pixels an inch this fits a text column; on a phone of 390 pixels 12 points still
+are 11 pixels high.
+"""
 
 FONT = {"title": 13, "label": 12, "tick": 11, "legend": 11}
 
 
-def figure(height: float, rows: int = 1, columns: int = 1, **options: object) -> tuple[Figure, list[Axes]]:
+def figure(
+    height: float, rows: int = 1, columns: int = 1, **options: object
+) -> tuple[Figure, list[Axes]]:
     """Return a new figure on opaque white, and its panels in reading order."""
     drawing = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
     panels = drawing.subplots(rows, columns, squeeze=False, **options).ravel().tolist()
@@ -26,7 +32,9 @@ def figure(height: float, rows: int = 1, columns: int = 1, **options: object) ->
     return drawing, panels
 
 
-def label(panel: Axes, title: str = "", x: str = "", y: str = "", legend: str | bool = False) -> None:
+def label(
+    panel: Axes, title: str = "", x: str = "", y: str = "", legend: str | bool = False
+) -> None:
     """Set the texts of a panel in the common sizes."""
     panel.set_title(title, fontsize=FONT["title"], loc="left")
     panel.set_xlabel(x, fontsize=FONT["label"])
@@ -36,7 +44,9 @@ def label(panel: Axes, title: str = "", x: str = "", y: str = "", legend: str | 
         panel.legend(fontsize=FONT["legend"], frameon=False, loc=where)
 
 
-def pictures(panels: Iterable[Axes], images: Iterable, titles: Iterable[str], **options: object) -> None:
+def pictures(
+    panels: Iterable[Axes], images: Iterable, titles: Iterable[str], **options: object
+) -> None:
     """Show grey images without axes, one to a panel."""
     for panel, image, title in zip(panels, images, titles, strict=True):
         panel.imshow(np.asarray(image), cmap="gray", interpolation="nearest", **options)

@@ -35,26 +35,50 @@ FORMS = {
 }
 
 METHODS = {
-    "sgd": ("SGD", VERMILLION), "centred": ("centred", GREEN), "diagonal": ("diagonal Fisher", PURPLE),
-    "whitened": ("whitened, exact", ORANGE), "easi": ("whitened, learned", SKY),
-    "prong": ("whitened every 50 steps", "#999999"), "natural": ("natural gradient", BLUE),
-}  # fmt: skip
+    "sgd": ("SGD", VERMILLION),
+    "centred": ("centred", GREEN),
+    "diagonal": ("diagonal Fisher", PURPLE),
+    "whitened": ("whitened, exact", ORANGE),
+    "easi": ("whitened, learned", SKY),
+    "prong": ("whitened every 50 steps", "#999999"),
+    "natural": ("natural gradient", BLUE),
+}
 PENALTIES = {
-    "sgd": "SGD", "weight_decay": "weight decay", "exact_penalty": "exact penalty", "natural_penalty": "natural penalty, -2C",
-    "paper": "the paper's scheme", "decorrelation": "decorrelated hidden units",
-}  # fmt: skip
+    "sgd": "SGD",
+    "weight_decay": "weight decay",
+    "exact_penalty": "exact penalty",
+    "natural_penalty": "natural penalty, -2C",
+    "paper": "the paper's scheme",
+    "decorrelation": "decorrelated hidden units",
+}
 TERMS = {
-    "v,v": SKY, "h,h": GREEN, "v,h": BLACK, "v,vh": ORANGE, "h,vh": PURPLE, "vh,vh": VERMILLION,
-}  # fmt: skip
+    "v,v": SKY,
+    "h,h": GREEN,
+    "v,h": BLACK,
+    "v,vh": ORANGE,
+    "h,vh": PURPLE,
+    "vh,vh": VERMILLION,
+}
 
-# ------------------------------------------------------------------------------------------------------ Figures 2 and 3
+# ---- Figures 2 and 3
 
 
 @cache
 def thresholds(rule: str = "printed", **settings: object) -> Results:
-    """Return the stored grids of one reading of the scheme; without settings the paper's, on binary digits."""
-    usual = {"states": False, "additive": False, "grey": False, "gamma": 0.01, "cap": 1.0, "classifier": "label units"}
-    return experiments.load("boltzmann_thresholds", "paper").select(rule=rule, **{**usual, **settings})
+    """Return the stored grids of one reading of the scheme; without settings the paper's, on binary
+    digits.
+    """
+    usual = {
+        "states": False,
+        "additive": False,
+        "grey": False,
+        "gamma": 0.01,
+        "cap": 1.0,
+        "classifier": "label units",
+    }
+    return experiments.load("boltzmann_thresholds", "paper").select(
+        rule=rule, **{**usual, **settings}
+    )
 
 
 def seed_zero(rule: str, **settings: object) -> Result:
@@ -118,14 +142,18 @@ def _draw_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> Fig
     top.set_yticks([1e-5, 1e-3, 0.1, 10], ["0.00001", "0.001", "0.1", "10"], minor=False)
     top.minorticks_off()
     label(top, "Weight of the penalty, and the covariance")
-    top.legend(fontsize=10, frameon=False, loc="upper right", ncols=3, columnspacing=1, handlelength=1.5)
+    top.legend(
+        fontsize=10, frameon=False, loc="upper right", ncols=3, columnspacing=1, handlelength=1.5
+    )
     for key, color, text in (("train_error", BLACK, "train"), ("test_error", VERMILLION, "test")):
         _both(middle, key, text, color, (runs, cell), (plain, plain_cell), 100)
     middle.set(ylim=(0, 100), xlim=(0, 100))
     label(middle, "Error in % over 100 epochs")
     middle.legend(fontsize=10, frameon=False, loc="upper right", ncols=2)
     record = runs.select(seed=0).records[0]
-    bottom.imshow(mosaic(record["filters"][cell]), cmap="gray", vmin=-99, vmax=99, interpolation="nearest")
+    bottom.imshow(
+        mosaic(record["filters"][cell]), cmap="gray", vmin=-99, vmax=99, interpolation="nearest"
+    )
     bottom.set_axis_off()
     reach = record["filter_scale"][cell]
     label(bottom, f"The ten filters, grey from -{reach:.2g} to {reach:.2g}")
@@ -133,25 +161,45 @@ def _draw_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> Fig
 
 
 def _both(
-    panel: Axes, key: str, text: str, color: str, ours: tuple[Results, int], plain: tuple[Results, int] | None, scale: float = 1
+    panel: Axes,
+    key: str,
+    text: str,
+    color: str,
+    ours: tuple[Results, int],
+    plain: tuple[Results, int] | None,
+    scale: float = 1,
 ) -> None:
     """Draw seed 0 as a line and the range of the seeds as a band; plain SGD, seed 0, dotted."""
-    curves, epochs = scale * np.maximum(_curves(ours[0], key, ours[1]), 1e-5), ours[0].records[0]["epochs"]
+    curves, epochs = (
+        scale * np.maximum(_curves(ours[0], key, ours[1]), 1e-5),
+        ours[0].records[0]["epochs"],
+    )
     panel.fill_between(epochs, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
     panel.plot(epochs, curves[0], color=color, linewidth=2, label=text)
     if plain:
         dotted = scale * np.maximum(_curves(plain[0], key, plain[1])[0], 1e-5)
-        panel.plot(plain[0].records[0]["epochs"], dotted, ":", color=color, linewidth=2, label=f"{text}, plain SGD")
+        panel.plot(
+            plain[0].records[0]["epochs"],
+            dotted,
+            ":",
+            color=color,
+            linewidth=2,
+            label=f"{text}, plain SGD",
+        )
 
 
 def _describe_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> str:
     def at_end(key: str, scale: float = 1) -> str:
-        ours, others = scale * _curves(runs, key, cell)[:, -1], scale * _curves(plain, key, plain_cell)[:, -1]
+        ours, others = (
+            scale * _curves(runs, key, cell)[:, -1],
+            scale * _curves(plain, key, plain_cell)[:, -1],
+        )
         return f"{digits(float(ours.mean()))} (plain SGD {digits(float(others.mean()))})"
 
     gamma = float(_curves(runs, "gamma", cell)[0, -1])
     return (
-        f"after 100 epochs γ is {digits(gamma)}. Means of {len(runs)} seeds: test error in % {at_end('test_error', 100)}, "
+        f"after 100 epochs γ is {digits(gamma)}. Means of {len(runs)} seeds: test error in "
+        f"% {at_end('test_error', 100)}, "
         f"training error {at_end('train_error', 100)}, squared norm of cov(v, h) {at_end('norm')}."
     )
 
@@ -171,36 +219,53 @@ def mosaic(filters: list) -> np.ndarray:
 
 
 GRIDS = {
-    "The paper's scheme": ("printed", {}), "γ at most 0.5": ("printed", {"cap": 0.5}),
-    "True gradient": ("exact", {}), "Plain SGD in every cell": ("none", {}),
-}  # fmt: skip
+    "The paper's scheme": ("printed", {}),
+    "γ at most 0.5": ("printed", {"cap": 0.5}),
+    "True gradient": ("exact", {}),
+    "Plain SGD in every cell": ("none", {}),
+}
 READINGS = {
-    "as printed": ("printed", {}), "γ at most 0.5": ("printed", {"cap": 0.5}),
-    "product rule put right": ("product", {}), "binary states for the moments": ("printed", {"states": True}),
-    "likelihood keeps weight 1": ("printed", {"additive": True}), "true gradient": ("exact", {}),
+    "as printed": ("printed", {}),
+    "γ at most 0.5": ("printed", {"cap": 0.5}),
+    "product rule put right": ("product", {}),
+    "binary states for the moments": ("printed", {"states": True}),
+    "likelihood keeps weight 1": ("printed", {"additive": True}),
+    "true gradient": ("exact", {}),
     "placebo: plain SGD": ("none", {}),
-}  # fmt: skip
+}
 
 
 def draw_grid() -> Figure:
     """Figure 2: the final test error of all 35 cells, beside 35 plain SGD runs."""
     drawing, panels = figure(10.6, len(GRIDS))
     for panel, (title, (rule, settings)) in zip(panels, GRIDS.items(), strict=True):
-        mean = 100 * thresholds(rule, **settings).values("final_test").mean(0).reshape(len(THRESHOLDS), len(FRACTIONS))
+        mean = 100 * thresholds(rule, **settings).values("final_test").mean(0).reshape(
+            len(THRESHOLDS), len(FRACTIONS)
+        )
         panel.imshow(mean, cmap="viridis", vmin=25, vmax=90, aspect="auto")
         for (i, j), value in np.ndenumerate(mean):
             color = "white" if value < 60 else "black"
-            panel.text(j, i, f"{value:.0f}", ha="center", va="center", color=color, fontsize=FONT["tick"])
+            panel.text(
+                j, i, f"{value:.0f}", ha="center", va="center", color=color, fontsize=FONT["tick"]
+            )
         panel.set_xticks(range(len(FRACTIONS)), [f"{p:g}" for p in FRACTIONS])
         panel.set_yticks(range(len(THRESHOLDS)), [f"{v:g}" for v in THRESHOLDS])
         label(panel, title, "fraction p" if panel is panels[-1] else "", "threshold v")
     return drawing
 
 
-def best_middle_worst(rule: str, key: str = "final_test", **settings: object) -> tuple[float, float, float]:
-    """Return the best, the median and the worst error of the 35 cells in %, each the mean over the seeds."""
+def best_middle_worst(
+    rule: str, key: str = "final_test", **settings: object
+) -> tuple[float, float, float]:
+    """Return the best, the median and the worst error of the 35 cells in %, each the mean over the
+    seeds.
+    """
     errors = 100 * thresholds(rule, **settings).values(key)
-    return float(errors.min(1).mean()), float(np.median(errors, 1).mean()), float(errors.max(1).mean())
+    return (
+        float(errors.min(1).mean()),
+        float(np.median(errors, 1).mean()),
+        float(errors.max(1).mean()),
+    )
 
 
 def describe_grid() -> str:
@@ -208,23 +273,39 @@ def describe_grid() -> str:
     parts = []
     for title, (rule, settings) in GRIDS.items():
         best, middle, worst = map(digits, best_middle_worst(rule, **settings))
-        parts.append(f"{title} ({len(thresholds(rule, **settings))} seeds): best {best}, median {middle}, worst {worst}")
+        parts.append(
+            (
+                f"{title} ({len(thresholds(rule, **settings))} seeds): best {best}, median "
+                f"{middle}, worst {worst}"
+            )
+        )
     return f"Final test error in % over the 35 cells, mean over the seeds. {'; '.join(parts)}."
 
 
 def draw_stopping() -> Figure:
     """Errors and sparsity of all cells against the epochs that the likelihood was given."""
     drawing, (left, right) = figure(3.6, 1, 2)
-    for rule, color, text in (("none", BLACK, "plain SGD"), ("printed", BLUE, "the paper's scheme")):
+    for rule, color, text in (
+        ("none", BLACK, "plain SGD"),
+        ("printed", BLUE, "the paper's scheme"),
+    ):
         results = thresholds(rule)
         kept = np.maximum(results.values("kept_epochs").ravel(), 1)
         left.semilogx(
-            kept, 100 * results.values("final_test").ravel(), ".", color=color, label=text, alpha=0.6
+            kept,
+            100 * results.values("final_test").ravel(),
+            ".",
+            color=color,
+            label=text,
+            alpha=0.6,
         )
         right.semilogx(kept, results.values("hoyer").ravel(), ".", color=color, alpha=0.6)
     curve = np.array(seed_zero("none")["test_error"]).mean(0)
     left.semilogx(
-        np.maximum(seed_zero("none")["epochs"], 1), 100 * curve, color=VERMILLION, label="SGD while it learns"
+        np.maximum(seed_zero("none")["epochs"], 1),
+        100 * curve,
+        color=VERMILLION,
+        label="SGD while it learns",
     )
     left.legend(fontsize=9, frameon=False, loc="lower left")
     label(left, "test error in %", "Σ(1 - γ), epochs")
@@ -238,21 +319,27 @@ def describe_stopping() -> str:
     kept, hoyer = results.values("kept_epochs").ravel(), results.values("hoyer").ravel()
     engaged = kept < 90
     return (
-        f"{int(engaged.sum())} of {len(kept)} cells lost more than 10 of their 100 epochs to the penalty. Their mean Hoyer sparsity is "
-        f"{digits(float(hoyer[engaged].mean()))}, that of the others {digits(float(hoyer[~engaged].mean()))} and that of plain SGD "
+        f"{int(engaged.sum())} of {len(kept)} cells lost more than 10 of their 100 epochs "
+        "to the penalty. Their mean Hoyer sparsity is "
+        f"{digits(float(hoyer[engaged].mean()))}, that of the others "
+        f"{digits(float(hoyer[~engaged].mean()))} and that of plain SGD "
         f"{digits(float(thresholds('none').values('hoyer').mean()))}. Dead hidden units: "
         f"{int(results.values('dead_units').sum())}."
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ Figure 1
+# ---- Figure 1
 
 
 @cache
 def small_machine(scale: float) -> RBM:
     """Return a machine of five visible and three hidden units whose weights have this size."""
     generator = torch.Generator().manual_seed(4)
-    return RBM.random(5, 3, scale=1.0, bias_scale=0.5, generator=generator) if scale == 1 else _scaled(scale)
+    return (
+        RBM.random(5, 3, scale=1.0, bias_scale=0.5, generator=generator)
+        if scale == 1
+        else _scaled(scale)
+    )
 
 
 def _scaled(scale: float) -> RBM:
@@ -266,10 +353,15 @@ def _form(form: str, scale: float) -> torch.Tensor:
 
 
 def draw_forms(form: str, scale: float) -> Figure:
-    """Figure 1: the Fisher matrix of a small machine, its inverse, its Cholesky factor and its inverse root."""
+    """Figure 1: the Fisher matrix of a small machine, its inverse, its Cholesky factor and its
+    inverse root.
+    """
     M = _form(form, scale)
     drawing = Figure(figsize=(5.4, 4.6), facecolor="white")
-    panel, bar = drawing.add_axes((0.08, 0.08, 0.74, 0.83)), drawing.add_axes((0.86, 0.12, 0.03, 0.75))
+    panel, bar = (
+        drawing.add_axes((0.08, 0.08, 0.74, 0.83)),
+        drawing.add_axes((0.86, 0.12, 0.03, 0.75)),
+    )
     reach = float(M.abs().max())
     image = panel.imshow(M.numpy(), cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest")
     drawing.colorbar(image, cax=bar)
@@ -287,14 +379,18 @@ def describe_forms(form: str, scale: float) -> str:
     """Size, largest entry and condition number."""
     M = _form(form, scale)
     return (
-        f"{form} of a machine with 5 visible and 3 hidden units (23 parameters), weights times {scale:g}: largest entry "
-        f"{digits(float(M.abs().max()))}, condition number {digits(float(torch.linalg.cond(M)))}, entries below 1e-12: "
+        f"{form} of a machine with 5 visible and 3 hidden units (23 parameters), weights "
+        f"times {scale:g}: largest entry "
+        f"{digits(float(M.abs().max()))}, condition number "
+        f"{digits(float(torch.linalg.cond(M)))}, entries below 1e-12: "
         f"{int((M.abs() < 1e-12).sum())} of 529."
     )
 
 
 def draw_live_forms(scale: float, bias: float) -> Figure:
-    """The eigenvalues of the Fisher matrix of the same machine with any size of weights and biases."""
+    """The eigenvalues of the Fisher matrix of the same machine with any size of weights and
+    biases.
+    """
     G = _live_machine(scale, bias).fisher()
     drawing, (panel,) = figure(3.6)
     panel.semilogy(torch.linalg.eigvalsh(G).flip(0).clamp_min(1e-12).numpy(), "o-", color=BLUE)
@@ -309,8 +405,10 @@ def describe_live_forms(scale: float, bias: float) -> str:
     G = _live_machine(scale, bias).fisher()
     values = torch.linalg.eigvalsh(G)
     return (
-        f"Weights times {scale:.2g}, biases times {bias:.2g}: eigenvalues from {digits(float(values[0]))} to "
-        f"{digits(float(values[-1]))}, squared norm {digits(float(G.square().sum()))}, squared distance from the identity "
+        f"Weights times {scale:.2g}, biases times {bias:.2g}: eigenvalues from "
+        f"{digits(float(values[0]))} to "
+        f"{digits(float(values[-1]))}, squared norm {digits(float(G.square().sum()))}, "
+        "squared distance from the identity "
         f"{digits(float((G - torch.eye(23)).square().sum()))}."
     )
 
@@ -320,17 +418,20 @@ def _live_machine(scale: float, bias: float) -> RBM:
     return RBM(scale * rbm.W, bias * rbm.a, bias * rbm.b)
 
 
-# ------------------------------------------------------------------------------------------------------------ learning
+# ---- learning
 
 
 @cache
 def learning(method: str, lr: float | None = None) -> Results:
-    """Return the stored runs of one method at its step size; the natural gradient at 1 if none is given.
+    """Return the stored runs of one method at its step size; the natural gradient at 1 if none is
+    given.
 
     The search on two other starts chose 1.5 for it, at which one of the ten starts diverges.
     """
     lr = 1.0 if method == "natural" and lr is None else lr
-    return experiments.load("boltzmann_learning", "paper").select(method=method, **({} if lr is None else {"lr": lr}))
+    return experiments.load("boltzmann_learning", "paper").select(
+        method=method, **({} if lr is None else {"lr": lr})
+    )
 
 
 def _band(panel: Axes, x: np.ndarray, curves: np.ndarray, color: str, text: str) -> None:
@@ -339,7 +440,9 @@ def _band(panel: Axes, x: np.ndarray, curves: np.ndarray, color: str, text: str)
 
 
 def padded(results: Results, key: str) -> np.ndarray:
-    """Return a curve of every record, (records, length); one that ended early, by divergence, keeps its last value."""
+    """Return a curve of every record, (records, length); one that ended early, by divergence, keeps
+    its last value.
+    """
     curves = [record[key] for record in sorted(results, key=lambda record: record.seed)]
     length = max(map(len, curves))
     return np.array([curve + [curve[-1]] * (length - len(curve)) for curve in curves])
@@ -356,16 +459,30 @@ def draw_learning() -> Figure:
         _band(bottom, np.maximum(np.median(padded(results, "clock"), 0), 1e-2), curves, color, text)
     for panel, unit in ((top, "1 + number of steps"), (bottom, "seconds of processor time")):
         panel.set(ylim=(-14.5, -11.4))
-        label(panel, "Mean log-likelihood of 3,000 binary digits" if panel is top else "", unit, "nats")
-    drawing.legend(*top.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=FONT["legend"],
-                   frameon=False)  # fmt: skip
+        label(
+            panel,
+            "Mean log-likelihood of 3,000 binary digits" if panel is top else "",
+            unit,
+            "nats",
+        )
+    drawing.legend(
+        *top.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
 def steps_to_target(method: str) -> np.ndarray:
     """Return the steps to the target of every start; NaN where it was not reached."""
     return np.array(
-        [np.nan if r["steps_to_target"] is None else r["steps_to_target"] for r in learning(method)], float
+        [
+            np.nan if r["steps_to_target"] is None else r["steps_to_target"]
+            for r in learning(method)
+        ],
+        float,
     )
 
 
@@ -376,12 +493,17 @@ def describe_learning() -> str:
         steps = steps_to_target(method)
         limit = learning(method).records[0].settings["steps"]
         middle = np.nanmedian(np.where(np.isnan(steps), np.inf, steps))
-        parts.append(f"{text} {digits(int(middle)) if np.isfinite(middle) else f'more than {limit}'}")
+        parts.append(
+            f"{text} {digits(int(middle)) if np.isfinite(middle) else f'more than {limit}'}"
+        )
     target = learning("sgd").records[0].settings["target"]
-    return f"Median steps to {target:g} nats over {len(learning('sgd'))} random starts: {', '.join(parts)}. Bands are ranges."
+    return (
+        f"Median steps to {target:g} nats over {len(learning('sgd'))} random starts: "
+        f"{', '.join(parts)}. Bands are ranges."
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ geometry
+# ---- geometry
 
 
 @cache
@@ -395,7 +517,8 @@ def term_shares() -> tuple[np.ndarray, dict[str, np.ndarray]]:
     results = stored("boltzmann_geometry")
     steps = np.array(results.records[0]["step"])
     totals = {
-        name: np.array([[row[name] for row in record["terms"]] for record in results]) for name in TERMS
+        name: np.array([[row[name] for row in record["terms"]] for record in results])
+        for name in TERMS
     }
     whole = sum(totals.values())
     return steps, {name: (total / whole).mean(0) for name, total in totals.items()}
@@ -407,7 +530,13 @@ def draw_terms() -> Figure:
     steps, shares = term_shares()
     for name, color in TERMS.items():
         panel.semilogx(
-            steps + 1, 100 * shares[name], "o-", color=color, linewidth=2, markersize=4, label=f"({name})"
+            steps + 1,
+            100 * shares[name],
+            "o-",
+            color=color,
+            linewidth=2,
+            markersize=4,
+            label=f"({name})",
         )
     panel.set(ylim=(0, 100))
     label(panel, "Share of each term in ‖G‖², in %", "1 + number of SGD steps")
@@ -422,7 +551,10 @@ def describe_terms() -> str:
         f"({name}) {digits(float(100 * s[0]))} then {digits(float(100 * s[-1]))}"
         for name, s in shares.items()
     )
-    return f"Share in % of each term of the squared norm of G, with its count, at the start and after {steps[-1]} steps: {text}."
+    return (
+        "Share in % of each term of the squared norm of G, with its count, at the start and "
+        f"after {steps[-1]} steps: {text}."
+    )
 
 
 def draw_assumption() -> Figure:
@@ -430,8 +562,11 @@ def draw_assumption() -> Figure:
     drawing, (left, right) = figure(3.7, 1, 2)
     results = stored("boltzmann_assumption")
     for name, color, text in (
-        ("first_three", BLACK, "all three"), ("vv", SKY, "cov(v, v)"), ("hh", GREEN, "cov(h, h)"), ("vh", VERMILLION, "cov(v, h)"),
-    ):  # fmt: skip
+        ("first_three", BLACK, "all three"),
+        ("vv", SKY, "cov(v, v)"),
+        ("hh", GREEN, "cov(h, h)"),
+        ("vh", VERMILLION, "cov(v, h)"),
+    ):
         last = np.array([record[name]["last"] for record in results])
         likelihood = np.array([record[name]["log_likelihood"] for record in results])
         x = np.linspace(0, results.records[0].settings["steps"], last.shape[1])
@@ -448,7 +583,8 @@ def describe_assumption() -> str:
     """Ratios at the end."""
     results = stored("boltzmann_assumption")
     parts = [
-        f"{text}: last three terms times {digits(float(results.values(f'ratio_last_{name}').mean()))}, log-likelihood "
+        f"{text}: last three terms times "
+        f"{digits(float(results.values(f'ratio_last_{name}').mean()))}, log-likelihood "
         f"{digits(float(results.values(f'gain_likelihood_{name}').mean()))}"
         for name, text in (
             ("first_three", "all three"),
@@ -457,10 +593,13 @@ def describe_assumption() -> str:
             ("vh", "cov(v, h)"),
         )
     ]
-    return f"After {results.records[0].settings['steps']} steps of descent on the squared norm of {'; '.join(parts)} nats."
+    return (
+        f"After {results.records[0].settings['steps']} steps of descent on the squared norm of "
+        f"{'; '.join(parts)} nats."
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ the proxy
+# ---- the proxy
 
 
 def proxy(states: bool = False, frozen: bool = False) -> Results:
@@ -484,7 +623,12 @@ def draw_proxy() -> Figure:
     panel.axhline(0, color="0.6", linewidth=1)
     panel.set(ylim=(-1, 1.05))
     label(panel, "Cosine over training", "epoch of CD-1")
-    drawing.legend(*panel.get_legend_handles_labels(), loc="outside lower center", fontsize=FONT["legend"], frameon=False)
+    drawing.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -494,17 +638,21 @@ def describe_proxy() -> str:
     keys = ("covariance_to_gradient", "printed_to_gradient", "printed_to_covariance")
     a, b, c = (results.mean(f"mean_{key}") for key in keys)
     return (
-        f"Mean cosine over {results.records[0].settings['epochs']} epochs and {len(results)} starts: C to the true gradient of its "
-        f"squared norm {digits(a.mean)}; the paper's matrix to the true gradient {digits(b.mean)}, to C {digits(c.mean)}. "
+        f"Mean cosine over {results.records[0].settings['epochs']} epochs and "
+        f"{len(results)} starts: C to the true gradient of its "
+        f"squared norm {digits(a.mean)}; the paper's matrix to the true gradient "
+        f"{digits(b.mean)}, to C {digits(c.mean)}. "
         "Bands are ranges over the starts."
     )
 
 
-# ------------------------------------------------------------------------------------------------------ does it help?
+# ---- does it help?
 
 
 def gains(method: str) -> Interval:
-    """Return the interval of the test error of SGD minus that of the method, in percentage points."""
+    """Return the interval of the test error of SGD minus that of the method, in percentage
+    points.
+    """
     return interval(100 * stored("boltzmann_heldout").values(f"gain.{method}"))
 
 
@@ -529,16 +677,28 @@ def describe_heldout() -> str:
     for method in list(PENALTIES)[1:]:
         found = gains(method)
         parts.append(
-            f"{PENALTIES[method]} {digits(found.mean)} ({digits(found.low)} to {digits(found.high)})"
+            (
+                f"{PENALTIES[method]} {digits(found.mean)} ({digits(found.low)} to "
+                f"{digits(found.high)})"
+            )
         )
     n = len(stored("boltzmann_heldout"))
-    return f"Percentage points of test error gained over the best SGD, mean and 95 % interval over {n} splits: {'; '.join(parts)}."
+    return (
+        "Percentage points of test error gained over the best SGD, mean and 95 % interval over "
+        f"{n} splits: {'; '.join(parts)}."
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ whitening
+# ---- whitening
 
-COSINES = {"sgd": METHODS["sgd"], "centred": METHODS["centred"], "diagonal": METHODS["diagonal"],
-           "whitened": METHODS["whitened"], "easi": METHODS["easi"], "prong": METHODS["prong"]}  # fmt: skip
+COSINES = {
+    "sgd": METHODS["sgd"],
+    "centred": METHODS["centred"],
+    "diagonal": METHODS["diagonal"],
+    "whitened": METHODS["whitened"],
+    "easi": METHODS["easi"],
+    "prong": METHODS["prong"],
+}
 
 
 def draw_cosines() -> Figure:
@@ -548,12 +708,21 @@ def draw_cosines() -> Figure:
     steps = np.array(results.records[0]["step"]) + 1
     for name, (text, color) in COSINES.items():
         curves = np.array([[row[name] for row in record["cosine"]] for record in results])
-        panel.fill_between(steps, curves.min(0), curves.max(0), color=color, alpha=0.15, linewidth=0)
-        panel.semilogx(steps, curves.mean(0), "o-", color=color, linewidth=2, markersize=4, label=text)
+        panel.fill_between(
+            steps, curves.min(0), curves.max(0), color=color, alpha=0.15, linewidth=0
+        )
+        panel.semilogx(
+            steps, curves.mean(0), "o-", color=color, linewidth=2, markersize=4, label=text
+        )
     panel.set(ylim=(0, 1.02))
     label(panel, "Cosine to the natural gradient", "1 + number of SGD steps")
-    drawing.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=FONT["legend"],
-                   frameon=False)  # fmt: skip
+    drawing.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -565,7 +734,10 @@ def describe_cosines() -> str:
         f"{digits(float(results.values(f'last_cosine.{name}').mean()))}"
         for name, (text, _) in COSINES.items()
     ]
-    return f"Cosine (in the Fisher metric) to the natural gradient at the first and the last point of the path: {'; '.join(parts)}."
+    return (
+        "Cosine (in the Fisher metric) to the natural gradient at the first and the last point "
+        f"of the path: {'; '.join(parts)}."
+    )
 
 
 def draw_projections() -> Figure:
@@ -574,14 +746,21 @@ def draw_projections() -> Figure:
     results = stored("boltzmann_projections")
     ks = np.array(results.records[0]["ks"])
     for key, color, text in (
-        ("features", VERMILLION, "projected pixels, bias removed"), ("sketch", BLUE, "mixed examples"),
+        ("features", VERMILLION, "projected pixels, bias removed"),
+        ("sketch", BLUE, "mixed examples"),
         ("norm", GREEN, "‖cov(v, h)‖² alone"),
-    ):  # fmt: skip
+    ):
         panel.loglog(ks, results.values(key).mean(0), "o", color=color, label=text)
         if key != "features":
             panel.loglog(ks, results.values(f"{key}_law").mean(0), "-", color=color, linewidth=1.5)
     panel.axhline(1, color="0.6", linewidth=1)
-    label(panel, "Relative error; lines are the laws", "number of directions k", "", legend="upper right")
+    label(
+        panel,
+        "Relative error; lines are the laws",
+        "number of directions k",
+        "",
+        legend="upper right",
+    )
     return drawing
 
 
@@ -591,6 +770,7 @@ def describe_projections() -> str:
     k = results.records[0]["ks"][-1]
     a, b, c = (float(results.values(key).mean(0)[-1]) for key in ("features", "sketch", "norm"))
     return (
-        f"Root mean square relative error at k = {k}: covariance from projected pixels {digits(a)}, from mixed examples {digits(b)}, "
+        f"Root mean square relative error at k = {k}: covariance from projected pixels "
+        f"{digits(a)}, from mixed examples {digits(b)}, "
         f"the squared norm of cov(v, h) {digits(c)}. The pixels are 196."
     )

@@ -10,7 +10,16 @@ from torch import nn
 
 from natcompanion import metrics, reference
 from natcompanion.figures._show import digits
-from natcompanion.figures._style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILLION, figure, label
+from natcompanion.figures._style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    VERMILLION,
+    figure,
+    label,
+)
 from natcompanion.likelihoods import Bernoulli
 
 SIX = {
@@ -19,17 +28,22 @@ SIX = {
     "w": [0.5, 1.0, 2.0, 4.0],
 }
 NAMES = {
-    "exact": ("exact Fisher", "0.45", "-", 6.0), "kl": ("Hessian of the KL", BLACK, ":", 2.0),
-    "gauss_newton": ("Gauss-Newton", BLUE, "--", 2.0), "monte_carlo": ("Monte Carlo", GREEN, "-", 1.6),
-    "empirical": ("empirical Fisher", VERMILLION, "-", 1.6), "covariance": ("gradient covariance", PURPLE, "--", 1.6),
-}  # fmt: skip
+    "exact": ("exact Fisher", "0.45", "-", 6.0),
+    "kl": ("Hessian of the KL", BLACK, ":", 2.0),
+    "gauss_newton": ("Gauss-Newton", BLUE, "--", 2.0),
+    "monte_carlo": ("Monte Carlo", GREEN, "-", 1.6),
+    "empirical": ("empirical Fisher", VERMILLION, "-", 1.6),
+    "covariance": ("gradient covariance", PURPLE, "--", 1.6),
+}
 TEACHER = (1.5, 3.0)
 LEVEL = 0.0005
 
 
 def tiny(v: float, w: float) -> nn.Sequential:
     """Return the network ``w tanh(v x)``, whose only parameters are v and w, in float64."""
-    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh(), nn.Linear(1, 1, bias=False)).double()
+    model = nn.Sequential(
+        nn.Linear(1, 1, bias=False), nn.Tanh(), nn.Linear(1, 1, bias=False)
+    ).double()
     nn.utils.vector_to_parameters(torch.tensor([v, w], dtype=torch.float64), model.parameters())
     return model
 
@@ -63,7 +77,9 @@ def six_matrices(samples: int, targets: str, w: float, v: float = 0.7) -> dict[s
         "exact": metrics.fisher(model, x, likelihood),
         "kl": _kl_hessian(v, w),
         "gauss_newton": metrics.gauss_newton(model, x, t, likelihood),
-        "monte_carlo": metrics.monte_carlo_fisher(model, x, likelihood, samples=samples, generator=draw),
+        "monte_carlo": metrics.monte_carlo_fisher(
+            model, x, likelihood, samples=samples, generator=draw
+        ),
         "empirical": metrics.empirical_fisher(model, x, t, likelihood),
         "covariance": metrics.gradient_covariance(model, x, t, likelihood),
     }
@@ -90,12 +106,16 @@ def kl_surface(v: float, w: float, dv: np.ndarray, dw: np.ndarray) -> np.ndarray
     x = inputs()[:, 0]
     shape = np.broadcast(dv, dw).shape
     here = (w * torch.tanh(v * x)).expand(*shape, -1)
-    there = torch.from_numpy(w + dw)[..., None] * torch.tanh(torch.from_numpy(v + dv)[..., None] * x)
+    there = torch.from_numpy(w + dw)[..., None] * torch.tanh(
+        torch.from_numpy(v + dv)[..., None] * x
+    )
     return Bernoulli().kl(here, there).numpy() / len(x)
 
 
 def ellipse(matrix: torch.Tensor, level: float = LEVEL) -> np.ndarray:
-    """Return points of the curve where half the quadratic form of ``matrix`` is ``level``; (2, 200)."""
+    """Return points of the curve where half the quadratic form of ``matrix`` is ``level``; (2,
+    200).
+    """
     lam, vectors = torch.linalg.eigh(matrix)
     angle = torch.linspace(0, 2 * math.pi, 200, dtype=torch.float64)
     circle = torch.stack([angle.cos(), angle.sin()])
@@ -103,7 +123,9 @@ def ellipse(matrix: torch.Tensor, level: float = LEVEL) -> np.ndarray:
 
 
 def draw_six(samples: int, targets: str, w: float) -> Figure:
-    """Curves of equal length around the model under each matrix, over the exact divergence; and the differences."""
+    """Curves of equal length around the model under each matrix, over the exact divergence; and the
+    differences.
+    """
     matrices = six_matrices(samples, targets, w)
     drawing, (plane, bars) = figure(6.6, rows=2, height_ratios=[3, 1.7])
     reach = 1.9 * np.abs(ellipse(matrices["exact"])).max(1)
@@ -112,7 +134,13 @@ def draw_six(samples: int, targets: str, w: float) -> Figure:
     plane.contour(dv, dw, kl_surface(0.7, w, dv, dw), levels, colors="0.75", linewidths=1)
     for name, matrix in matrices.items():
         text, color, line, width = NAMES[name]
-        plane.plot(*ellipse(matrix), line, color=color, linewidth=width, alpha=0.5 if name == "exact" else 1)
+        plane.plot(
+            *ellipse(matrix),
+            line,
+            color=color,
+            linewidth=width,
+            alpha=0.5 if name == "exact" else 1,
+        )
     plane.set(xlim=(-reach[0], reach[0]), ylim=(-reach[1], reach[1]))
     label(plane, "One length, six rulers", "change of v", "change of w")
     exact = matrices["exact"]
@@ -121,7 +149,9 @@ def draw_six(samples: int, targets: str, w: float) -> Figure:
         bars.plot([0, 0.2], [row, row], line, color=color, linewidth=width)
         bars.text(0.25, row, text, va="center", fontsize=11)
         gap = difference(matrix, exact)
-        bars.text(1.45, row, f"differs by {digits(gap)}" if gap else "equal", va="center", fontsize=11)
+        bars.text(
+            1.45, row, f"differs by {digits(gap)}" if gap else "equal", va="center", fontsize=11
+        )
     bars.set(xlim=(0, 2.2), ylim=(-0.7, 5.7))
     bars.set_axis_off()
     return drawing
@@ -132,10 +162,14 @@ def describe_six(samples: int, targets: str, w: float) -> str:
     matrices = six_matrices(samples, targets, w)
     gaps = {name: difference(matrix, matrices["exact"]) for name, matrix in matrices.items()}
     return (
-        f"At w = {w:g}, relative to the exact Fisher matrix: the Hessian of the KL divergence and the Gauss-Newton matrix "
-        f"are {'equal' if gaps['kl'] + gaps['gauss_newton'] == 0 else 'different'}; Monte Carlo with {samples} "
-        f"label{'s' if samples > 1 else ''} an input differs by {digits(gaps['monte_carlo'])}; with targets "
-        f"{'that are ' if targets.startswith('the') else ''}{targets}, the empirical Fisher matrix differs by "
+        f"At w = {w:g}, relative to the exact Fisher matrix: the Hessian of the KL "
+        "divergence and the Gauss-Newton matrix "
+        f"are {'equal' if gaps['kl'] + gaps['gauss_newton'] == 0 else 'different'}; Monte "
+        f"Carlo with {samples} "
+        f"label{'s' if samples > 1 else ''} an input differs by "
+        f"{digits(gaps['monte_carlo'])}; with targets "
+        f"{'that are ' if targets.startswith('the') else ''}{targets}, the empirical Fisher "
+        "matrix differs by "
         f"{digits(gaps['empirical'])} and the gradient covariance by {digits(gaps['covariance'])}."
     )
 
@@ -151,7 +185,9 @@ def describe_live_six(samples: float, targets: str, w: float) -> str:
 
 
 def draw_directions(decrease: np.ndarray, natural: float, plain: float) -> Figure:
-    """Decrease of the loss against the direction, in degrees, of a step that spends a fixed divergence."""
+    """Decrease of the loss against the direction, in degrees, of a step that spends a fixed
+    divergence.
+    """
     drawing, (panel,) = figure(3.2)
     panel.plot(1e3 * decrease, color="0.4", linewidth=2)
     for at, color, text in ((natural, BLUE, "natural gradient"), (plain, ORANGE, "gradient")):
@@ -170,6 +206,8 @@ def draw_directions(decrease: np.ndarray, natural: float, plain: float) -> Figur
 def describe_directions(decrease: np.ndarray, natural: float, plain: float) -> str:
     """Which direction is best, and where the two rules point."""
     return (
-        f"Of {len(decrease)} directions that all spend the same KL divergence, the one at {int(np.argmax(decrease))} "
-        f"degrees lowers the loss most; the natural gradient points to {natural:.0f} degrees and the gradient to {plain:.0f}."
+        f"Of {len(decrease)} directions that all spend the same KL divergence, the one at "
+        f"{int(np.argmax(decrease))} "
+        f"degrees lowers the loss most; the natural gradient points to {natural:.0f} "
+        f"degrees and the gradient to {plain:.0f}."
     )

@@ -34,15 +34,24 @@ FISHER = {"eps": [1e-8, 1e-4, 1e-3, 1e-2, 1e-1, 1.0], "covariance": ["centred", 
 CONDITIONS = {"definition": list(fisher.DEFINITIONS)}
 
 METHODS = {
-    "sgd": ("SGD", PURPLE), "rmsprop": ("RMSprop", ORANGE), "batchnorm": ("batch normalization", GREEN),
-    "prong": ("PRONG", BLUE), "prong+": ("PRONG+", SKY), "backward": ("footnote 4", VERMILLION), "kfac": ("K-FAC", BLACK),
-}  # fmt: skip
+    "sgd": ("SGD", PURPLE),
+    "rmsprop": ("RMSprop", ORANGE),
+    "batchnorm": ("batch normalization", GREEN),
+    "prong": ("PRONG", BLUE),
+    "prong+": ("PRONG+", SKY),
+    "backward": ("footnote 4", VERMILLION),
+    "kfac": ("K-FAC", BLACK),
+}
 STARTS = {"fan-in": "fan-in", "sigmoid": "4 × Glorot", "whitened": "whitened"}
 NAMES = {
-    "raw": "largest / smallest", "damped": "largest / smallest, damped", "tail": "largest / 90 % exceed",
-    "median": "largest / median", "means": "arithmetic / geometric mean", "absolute": "absolute damping 1e-4",
+    "raw": "largest / smallest",
+    "damped": "largest / smallest, damped",
+    "tail": "largest / 90 % exceed",
+    "median": "largest / median",
+    "means": "arithmetic / geometric mean",
+    "absolute": "absolute damping 1e-4",
     "spread": "1 - effective rank / dimension",
-}  # fmt: skip
+}
 """Short names of the definitions of a condition number."""
 
 
@@ -52,7 +61,7 @@ def stored(name: str, preset: str = "chapter") -> experiments.Results:
     return experiments.load(name, preset)
 
 
-# -------------------------------------------------------------------------------------------------------- Sensitivity
+# ---- Sensitivity
 
 
 def _sensitivity(eps: float, period: int, start: str, rate: float) -> np.ndarray:
@@ -68,7 +77,9 @@ def _looks(name: str, **settings: object) -> np.ndarray:
 
 
 def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
-    """Training curves for every epsilon, and for every T from both starts; the chosen ones are heavy."""
+    """Training curves for every epsilon, and for every T from both starts; the chosen ones are
+    heavy.
+    """
     drawing, panels = figure(7.6, 2, sharex=True, sharey=True)
     updates = _looks("prong_sensitivity", repeats=1)
     colors = (SKY, BLUE, GREEN, ORANGE)
@@ -99,19 +110,31 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
 def _curve(
     panel: Axes, x: np.ndarray, y: np.ndarray, color: str, name: str, heavy: bool, line: str = "-"
 ) -> None:
-    panel.plot(x, np.minimum(y, 1e3), line, color=color, linewidth=3.2 if heavy else 1.3, label=name or None)
+    panel.plot(
+        x,
+        np.minimum(y, 1e3),
+        line,
+        color=color,
+        linewidth=3.2 if heavy else 1.3,
+        label=name or None,
+    )
 
 
 def describe_sensitivity(eps: float, T: str, rate: float) -> str:
     """The final errors from both starts, and the best epsilon."""
-    end = {start: _sensitivity(eps, PERIODS[T], start, rate)[-1] for start in ("whitened", "fan-in")}
+    end = {
+        start: _sensitivity(eps, PERIODS[T], start, rate)[-1] for start in ("whitened", "fan-in")
+    }
     others = {value: _sensitivity(value, PERIODS[T], "whitened", rate)[-1] for value in EPS}
     best = min(others, key=others.get)
     when = f"every {T} updates" if T.isdigit() else "once, before the first update,"
     return (
-        f"Whitening {when} with ε = {eps:g}, step size {rate:g}: after {_looks('prong_sensitivity', repeats=1)[-1]} updates the training error is "
-        f"{_error(end['whitened'])} from the whitened start and {_error(end['fan-in'])} from the fan-in start. The mean image "
-        f"has 10.1. The best ε at this T and step size is {best:g}, with {_error(others[best])} from the whitened start."
+        f"Whitening {when} with ε = {eps:g}, step size {rate:g}: after "
+        f"{_looks('prong_sensitivity', repeats=1)[-1]} updates the training error is "
+        f"{_error(end['whitened'])} from the whitened start and {_error(end['fan-in'])} "
+        "from the fan-in start. The mean image "
+        f"has 10.1. The best ε at this T and step size is {best:g}, with "
+        f"{_error(others[best])} from the whitened start."
     )
 
 
@@ -119,12 +142,14 @@ def _error(value: float) -> str:
     return "above 20 (unstable)" if value > 20 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
 
 
-# ------------------------------------------------------------------------------------------------------------- Figure 2
+# ---- Figure 2
 
 
 @cache
 def _middle_layer() -> tuple[torch.nn.Sequential, torch.Tensor, int, torch.Tensor]:
-    """Return the network of Figure 2, its inputs, the place of its middle layer and that layer's Fisher matrix."""
+    """Return the network of Figure 2, its inputs, the place of its middle layer and that layer's
+    Fisher matrix.
+    """
     x = fisher.digits()[0][:1000]
     model = fisher.tanh_network((100, 20, 20, 10), torch.Generator().manual_seed(0))
     place, layer = fisher.linear_layers(model)[1]
@@ -133,7 +158,9 @@ def _middle_layer() -> tuple[torch.nn.Sequential, torch.Tensor, int, torch.Tenso
 
 @cache
 def fisher_of(eps: float | None, covariance: str = "centred") -> torch.Tensor:
-    """Return the Fisher matrix of the middle layer's weights: plain for ``eps=None``, else after whitening."""
+    """Return the Fisher matrix of the middle layer's weights: plain for ``eps=None``, else after
+    whitening.
+    """
     model, x, place, G = _middle_layer()
     if eps is None:
         return fisher.in_coordinates(G, fisher.plain_map(20))
@@ -149,25 +176,35 @@ def draw_fisher(eps: float, covariance: str) -> Figure:
     ):
         size = F.abs() / F.abs().max()
         image = panel.imshow(
-            size.clamp_min(1e-4).numpy(), norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="antialiased"
+            size.clamp_min(1e-4).numpy(),
+            norm=LogNorm(1e-4, 1),
+            cmap="viridis",
+            interpolation="antialiased",
         )
         panel.set(xticks=[], yticks=[])
         label(panel, title)
-    bar = drawing.colorbar(image, cax=drawing.add_axes([0.1, 0.1, 0.8, 0.035]), orientation="horizontal")
+    bar = drawing.colorbar(
+        image, cax=drawing.add_axes([0.1, 0.1, 0.8, 0.035]), orientation="horizontal"
+    )
     bar.ax.tick_params(labelsize=FONT["tick"])
     return drawing
 
 
 def describe_fisher(eps: float, covariance: str) -> str:
     """The condition numbers by each definition, before and after."""
-    before, after = fisher.conditions(fisher_of(None)), fisher.conditions(fisher_of(eps, covariance))
+    before, after = (
+        fisher.conditions(fisher_of(None)),
+        fisher.conditions(fisher_of(eps, covariance)),
+    )
     parts = [
         f"{NAMES[name]} {digits(before[name])} and {digits(after[name])}"
         for name in ("raw", "tail", "median", "means")
     ]
     return (
-        f"Fisher matrix of the 400 weights of the middle layer, absolute values relative to the largest, before and after "
-        f"whitening its input with ε = {eps:g} and the {covariance} covariance. Before and after: {'; '.join(parts)}."
+        "Fisher matrix of the 400 weights of the middle layer, absolute values relative to "
+        "the largest, before and after "
+        f"whitening its input with ε = {eps:g} and the {covariance} covariance. Before and "
+        f"after: {'; '.join(parts)}."
     )
 
 
@@ -202,16 +239,21 @@ def network() -> tuple[torch.nn.Sequential, torch.Tensor]:
 
 
 @torch.no_grad()
-def algorithm_1(model: torch.nn.Sequential, x: torch.Tensor, eps: float, printed: bool) -> torch.Tensor:
+def algorithm_1(
+    model: torch.nn.Sequential, x: torch.Tensor, eps: float, printed: bool
+) -> torch.Tensor:
     """Return the outputs after lines 6 to 11 of Algorithm 1, which should leave them as they were.
 
-    As printed, line 9 updates U_i and c_i while lines 7 and 10 of the same layer read U_(i-1) and c_(i-1). Otherwise
-    lines 8 and 9 work on the input of the layer, i - 1.
+    As printed, line 9 updates U_i and c_i while lines 7 and 10 of the same layer read U_(i-1) and
+    c_(i-1). Otherwise lines 8 and 9 work on the input of the layer, i - 1.
     """
     plain = [layer for _, layer in fisher.linear_layers(model)]
     V, d = [layer.weight.clone() for layer in plain], [layer.bias.clone() for layer in plain]
     sizes = [layer.in_features for layer in plain] + [plain[-1].out_features]
-    U, c = [torch.eye(n, dtype=x.dtype) for n in sizes], [torch.zeros(n, dtype=x.dtype) for n in sizes]
+    U, c = (
+        [torch.eye(n, dtype=x.dtype) for n in sizes],
+        [torch.zeros(n, dtype=x.dtype) for n in sizes],
+    )
 
     def forward(upto: int) -> torch.Tensor:
         h = x
@@ -237,19 +279,28 @@ TRAINED = ("sgd", "rmsprop", "batchnorm", "prong")
 
 
 def draw_conditions(definition: str) -> Figure:
-    """The condition number during training: its value, and as a percentage of each method's first."""
+    """The condition number during training: its value, and as a percentage of each method's
+    first.
+    """
     drawing, panels = figure(6.6, 2, sharex=True)
     updates = _looks("prong_conditioning_during")
     for method in TRAINED:
         text, color = METHODS[method]
         values = stored("prong_conditioning_during").values(definition, method=method)
         panels[0].semilogy(updates, np.median(values, 0), color=color, linewidth=2.2, label=text)
-        panels[1].semilogy(updates, 100 * np.median(values / values[:, :1], 0), color=color, linewidth=2.2)
+        panels[1].semilogy(
+            updates, 100 * np.median(values / values[:, :1], 0), color=color, linewidth=2.2
+        )
     panels[0].set(xlim=(0, updates[-1]))
     label(panels[0], NAMES[definition])
     label(panels[1], "per cent of the first value", "updates")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2,
-                   fontsize=FONT["legend"], frameon=False)  # fmt: skip
+    drawing.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -262,12 +313,13 @@ def describe_conditions(definition: str) -> str:
         first, last = (digits(float(np.median(values[:, k]))) for k in (0, -1))
         parts.append(f"{METHODS[method][0]} from {first} to {last} ({digits(100 * share)} %)")
     return (
-        f"Condition number of the weights of the middle layer during training, by the definition '{fisher.DEFINITIONS[definition]}', "
+        "Condition number of the weights of the middle layer during training, by the "
+        f"definition '{fisher.DEFINITIONS[definition]}', "
         f"medians of five initializations: {'; '.join(parts)}."
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- T sweep
+# ---- T sweep
 
 
 T_SWEEP = 600
@@ -280,8 +332,16 @@ def draw_periods() -> Figure:
     for start, color, shift in (("whitened", BLUE, -0.06), ("fan-in", VERMILLION, 0.06)):
         for place, period in enumerate(PERIODS.values()):
             mean = experiments.interval(final_by_period(period, start))
-            panel.errorbar(place + shift, mean.mean, yerr=(mean.high - mean.low) / 2, fmt="o", color=color, capsize=5,
-                           linewidth=2, label=f"{start} start" if place == 0 else None)  # fmt: skip
+            panel.errorbar(
+                place + shift,
+                mean.mean,
+                yerr=(mean.high - mean.low) / 2,
+                fmt="o",
+                color=color,
+                capsize=5,
+                linewidth=2,
+                label=f"{start} start" if place == 0 else None,
+            )
     panel.set_xticks(range(len(PERIODS)), list(PERIODS))
     panel.set(xlim=(-0.4, len(PERIODS) - 0.6), ylim=(0, 20))
     label(panel, f"Training error after {T_SWEEP} updates", "T", "error", legend="upper left")
@@ -289,7 +349,9 @@ def draw_periods() -> Figure:
 
 
 def final_by_period(period: int, start: str) -> np.ndarray:
-    """Return the final errors of the five runs with this period from this start, at epsilon and step size 0.01."""
+    """Return the final errors of the five runs with this period from this start, at epsilon and
+    step size 0.01.
+    """
     curves = stored("prong_sensitivity").values(
         "train", updates=T_SWEEP, period=period, start=start, eps=1e-2
     )
@@ -299,19 +361,25 @@ def final_by_period(period: int, start: str) -> np.ndarray:
 def describe_periods() -> str:
     """The means with their intervals."""
     parts = [
-        f"T {text}: {experiments.interval(final_by_period(period, 'whitened'))} from the whitened start, "
+        f"T {text}: {experiments.interval(final_by_period(period, 'whitened'))} from the "
+        "whitened start, "
         f"{experiments.interval(final_by_period(period, 'fan-in'))} from the fan-in start"
         for text, period in PERIODS.items()
     ]
-    return f"Training error after {T_SWEEP} updates with ε = step size = 0.01, mean and 95 % interval of five runs. {'; '.join(parts)}."
+    return (
+        f"Training error after {T_SWEEP} updates with ε = step size = 0.01, mean and 95 % "
+        f"interval of five runs. {'; '.join(parts)}."
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- Figure 3c-d
+# ---- Figure 3c-d
 
 
 def starts_of(method: str) -> list[str]:
     """Return the starts from which a method was trained."""
-    found = {r.settings["start"] for r in stored("prong_autoencoder") if r.settings["method"] == method}
+    found = {
+        r.settings["start"] for r in stored("prong_autoencoder") if r.settings["method"] == method
+    }
     return [start for start in STARTS if start in found]
 
 
@@ -330,7 +398,8 @@ def final_errors(method: str, start: str | None = None) -> np.ndarray:
 def updates_ratio(
     method: str, start: str | None = None, than: str = "sgd", than_start: str | None = None
 ) -> np.ndarray:
-    """Return for each run how many times fewer updates it needs to reach the other method's final training error.
+    """Return for each run how many times fewer updates it needs to reach the other method's final
+    training error.
 
     Every look at which it is above that error counts, also a later one.
     """
@@ -355,7 +424,9 @@ AUTOENCODER = {"origin": ["each its best", *STARTS]}
 
 
 def draw_autoencoder(origin: str) -> Figure:
-    """Training error against updates and against CPU seconds: median runs, bands from the least to the most."""
+    """Training error against updates and against CPU seconds: median runs, bands from the least to
+    the most.
+    """
     chosen = {
         method: record_of(method, None if origin == "each its best" else origin)
         for method in METHODS
@@ -367,7 +438,9 @@ def draw_autoencoder(origin: str) -> Figure:
         errors, seconds = np.array(record["train"]), np.array(record["seconds"])
         updates = np.arange(errors.shape[1]) * record.settings["every"]
         for panel, x in zip(panels, (updates, np.median(seconds, 0)), strict=True):
-            panel.fill_between(x, errors.min(0), errors.max(0), color=color, alpha=0.15, linewidth=0)
+            panel.fill_between(
+                x, errors.min(0), errors.max(0), color=color, alpha=0.15, linewidth=0
+            )
             panel.plot(x, np.median(errors, 0), color=color, linewidth=2.2, label=text)
     panels[0].set(ylim=(1.8, 15), yscale="log", xlim=(0, 1000))
     panels[0].set_yticks([2, 3, 5, 10], ["2", "3", "5", "10"])
@@ -376,8 +449,13 @@ def draw_autoencoder(origin: str) -> Figure:
         panel.minorticks_off()
     label(panels[0], f"Training error; start: {STARTS.get(origin, origin)}", "updates", "error")
     label(panels[1], "", "CPU seconds", "error")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2,
-                   fontsize=FONT["legend"], frameon=False)  # fmt: skip
+    drawing.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -392,12 +470,14 @@ def describe_autoencoder(origin: str) -> str:
         place = f" ({STARTS[record.settings['start']]})" if origin == "each its best" else ""
         parts.append(f"{METHODS[method][0]}{place} {mean}")
     return (
-        f"Training error of the auto-encoder after 1,000 updates, start: {STARTS.get(origin, origin)}; mean and 95 % interval of "
-        f"five initializations at the settings that each method chose: {'; '.join(parts)}. The mean image has 10.1."
+        "Training error of the auto-encoder after 1,000 updates, start: "
+        f"{STARTS.get(origin, origin)}; mean and 95 % interval of "
+        f"five initializations at the settings that each method chose: {'; '.join(parts)}. "
+        "The mean image has 10.1."
     )
 
 
-# ---------------------------------------------------------------------------------------------------- The paper's size
+# ---- The paper's size
 
 
 def paper_runs() -> dict[str, experiments.Result]:
@@ -411,7 +491,9 @@ def paper_runs() -> dict[str, experiments.Result]:
 
 
 def tried(method: str) -> set[tuple[float, ...]]:
-    """Return the step sizes, momenta and second settings that a method tried at the paper's size."""
+    """Return the step sizes, momenta and second settings that a method tried at the paper's
+    size.
+    """
     keys = ("rates", "momenta", "second")
     records = stored("prong_autoencoder", "paper").select(method=method)
     return {tuple(value for key in keys for value in record.settings[key]) for record in records}
@@ -427,40 +509,64 @@ def draw_paper() -> Figure:
         panels[0].semilogy(updates, errors, color=color, linewidth=2.2, label=text)
         panels[1].semilogy(seconds, errors, color=color, linewidth=2.2)
     for panel in panels:
-        panel.set(ylim=(0.6, 60), yticks=[1, 2, 5, 10, 20, 50], yticklabels=["1", "2", "5", "10", "20", "50"])
+        panel.set(
+            ylim=(0.6, 60),
+            yticks=[1, 2, 5, 10, 20, 50],
+            yticklabels=["1", "2", "5", "10", "20", "50"],
+        )
         panel.minorticks_off()
     label(panels[0], "784-1000-500-250-30", "updates", "training error")
     label(panels[1], "", "CPU seconds", "training error")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2,
-                   fontsize=FONT["legend"], frameon=False)  # fmt: skip
+    drawing.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
 def describe_paper() -> str:
     """The final errors."""
     parts = [
-        f"{METHODS[m][0]} {digits(r['train'][0][-1])} after {r.settings['updates']:,} updates and {digits(r['seconds'][0][-1])} s"
+        (
+            f"{METHODS[m][0]} {digits(r['train'][0][-1])} after {r.settings['updates']:,} "
+            f"updates and {digits(r['seconds'][0][-1])} s"
+        )
         for m, r in paper_runs().items()
     ]
     return f"Training error of the paper's auto-encoder, one initialization: {'; '.join(parts)}."
 
 
-# ------------------------------------------------------------------------------------------------------------- Time
+# ---- Time
 
-COSTS = {"forward": "forward pass", "moments": "means and covariances", "cholesky": "Cholesky factor",
-         "eigenvectors": "eigenvectors", "projection": "projection"}  # fmt: skip
+COSTS = {
+    "forward": "forward pass",
+    "moments": "means and covariances",
+    "cholesky": "Cholesky factor",
+    "eigenvectors": "eigenvectors",
+    "projection": "projection",
+}
 
 
 def draw_time(preset: str = "paper") -> Figure:
-    """Cost of an update of each method, in units of an update of SGD, with the parts of a whitening at T = 100."""
+    """Cost of an update of each method, in units of an update of SGD, with the parts of a whitening
+    at T = 100.
+    """
     (record,) = stored("prong_time", preset).records
     sgd, period = record["sgd"], record.settings["period"]
     drawing, (panel,) = figure(4.0)
     rows = {
-        "SGD": ("sgd", ()), "RMSprop": ("rmsprop", ()), "batch normalization": ("batchnorm", ()),
+        "SGD": ("sgd", ()),
+        "RMSprop": ("rmsprop", ()),
+        "batch normalization": ("batchnorm", ()),
         "PRONG, plain model": ("prong", ("forward", "moments", "cholesky")),
-        "PRONG, whitened layers": ("whitened", ("forward", "moments", "eigenvectors", "projection")),
-    }  # fmt: skip
+        "PRONG, whitened layers": (
+            "whitened",
+            ("forward", "moments", "eigenvectors", "projection"),
+        ),
+    }
     colors = dict(zip(COSTS, (SKY, GREEN, ORANGE, VERMILLION, PURPLE), strict=True))
     for row, (name, (update, parts)) in enumerate(reversed(rows.items())):
         left = record[update] / sgd
@@ -473,24 +579,37 @@ def draw_time(preset: str = "paper") -> Figure:
         panel.barh(0, 0, color=colors[part], label=text)
     panel.set_yticks(range(len(rows)), list(reversed(rows)))
     label(panel, "Cost of an update (SGD = 1), T = 100", "", "")
-    drawing.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=2,
-                   fontsize=FONT["legend"], frameon=False)  # fmt: skip
+    drawing.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
 def describe_time(preset: str = "paper") -> str:
     """The ratios and shares."""
     (record,) = stored("prong_time", preset).records
-    m = {key: float(np.median(value)) for key, value in record.values.items() if isinstance(value, list)}
+    m = {
+        key: float(np.median(value))
+        for key, value in record.values.items()
+        if isinstance(value, list)
+    }
     return (
-        f"CPU time of an update in units of an update of SGD, medians: RMSprop {digits(m['rmsprop_ratio'])}, batch normalization "
-        f"{digits(m['batchnorm_ratio'])}, PRONG with T = 100 on a plain model {digits(m['prong_ratio'])} (factors "
-        f"{digits(m['prong_factoring'])} % of its time, statistics {digits(m['prong_statistics'])} %), on whitened layers "
-        f"{digits(m['whitened_ratio'])} ({digits(m['whitened_factoring'])} % and {digits(m['whitened_statistics'])} %)."
+        "CPU time of an update in units of an update of SGD, medians: RMSprop "
+        f"{digits(m['rmsprop_ratio'])}, batch normalization "
+        f"{digits(m['batchnorm_ratio'])}, PRONG with T = 100 on a plain model "
+        f"{digits(m['prong_ratio'])} (factors "
+        f"{digits(m['prong_factoring'])} % of its time, statistics "
+        f"{digits(m['prong_statistics'])} %), on whitened layers "
+        f"{digits(m['whitened_ratio'])} ({digits(m['whitened_factoring'])} % and "
+        f"{digits(m['whitened_statistics'])} %)."
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- Figure 4
+# ---- Figure 4
 
 
 def convolutional_methods() -> list[str]:
@@ -508,12 +627,19 @@ def draw_convolutional() -> Figure:
         for panel, key in zip(panels, ("train", "validation"), strict=True):
             values = np.array([[point[key] for point in curve] for curve in record["curve"]])
             updates = [point["update"] for point in record["curve"][0]]
-            panel.fill_between(updates, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)
+            panel.fill_between(
+                updates, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0
+            )
             panel.plot(updates, np.median(values, 0), color=color, linewidth=2.2, label=text)
     label(panels[0], "Training loss")
     label(panels[1], "Validation error, per cent", "updates")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2,
-                   fontsize=FONT["legend"], frameon=False)  # fmt: skip
+    drawing.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -523,17 +649,26 @@ def describe_convolutional() -> str:
     for method in convolutional_methods():
         (record,) = stored("prong_convolutional").select(method=method).records
         loss = float(np.median([curve[-1]["train"] for curve in record["curve"]]))
-        parts.append(f"{METHODS[method][0]} {digits(loss)} and {experiments.interval(record['test'])} %")
-    return f"Final training loss (median) and test error (mean and 95 % interval of five runs): {'; '.join(parts)}."
+        parts.append(
+            f"{METHODS[method][0]} {digits(loss)} and {experiments.interval(record['test'])} %"
+        )
+    return (
+        "Final training loss (median) and test error (mean and 95 % interval of five runs): "
+        f"{'; '.join(parts)}."
+    )
 
 
-# ------------------------------------------------------------------------------------------------- Footnote 4 and K-FAC
+# ---- Footnote 4 and K-FAC
 
 
 def unstable(method: str) -> float:
-    """Return the share of the tried settings, in per cent, that end no better than the mean image."""
+    """Return the share of the tried settings, in per cent, that end no better than the mean
+    image.
+    """
     (record,) = stored("prong_backward").select(method=method).records
-    return 100 * float(np.mean([entry["train"] >= record["mean_image"] for entry in record["search"]]))
+    return 100 * float(
+        np.mean([entry["train"] >= record["mean_image"] for entry in record["search"]])
+    )
 
 
 def draw_backward(methods: Sequence[str] = ("prong", "backward", "kfac")) -> Figure:
@@ -543,15 +678,25 @@ def draw_backward(methods: Sequence[str] = ("prong", "backward", "kfac")) -> Fig
         (record,) = stored("prong_backward").select(method=method).records
         colors = (SKY, BLUE, GREEN, ORANGE, VERMILLION)
         for second, color in zip(sorted(record.settings["second"]), colors, strict=True):
-            points = [(e["rate"], min(e["train"], 50)) for e in record["search"] if e["second"] == second]
+            points = [
+                (e["rate"], min(e["train"], 50)) for e in record["search"] if e["second"] == second
+            ]
             panel.loglog(*zip(*points, strict=True), ".-", color=color, label=f"{second:g}")
         panel.axhline(record["mean_image"], color="0.4", linestyle=":")
         panel.set(ylim=(3, 60), xticks=[1e-3, 1], yticks=[3, 5, 10, 20, 50])
         panel.set_yticklabels(["3", "5", "10", "20", "50+"])
         panel.minorticks_off()
         label(panel, METHODS[method][0], "step size", "error" if panel is panels[0] else "")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, columnspacing=1,
-                   handlelength=1.2, fontsize=FONT["legend"], frameon=False, title="added to the eigenvalues")  # fmt: skip
+    drawing.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=5,
+        columnspacing=1,
+        handlelength=1.2,
+        fontsize=FONT["legend"],
+        frameon=False,
+        title="added to the eigenvalues",
+    )
     return drawing
 
 
@@ -562,6 +707,12 @@ def describe_backward() -> str:
         (record,) = stored("prong_backward").select(method=method).records
         best = min(entry["train"] for entry in record["search"])
         parts.append(
-            f"{METHODS[method][0]}: best {digits(best)}, {unstable(method):.0f} % of the settings no better than the mean image"
+            (
+                f"{METHODS[method][0]}: best {digits(best)}, {unstable(method):.0f} % of the "
+                "settings no better than the mean image"
+            )
         )
-    return f"Error after 200 updates at every setting tried. {'; '.join(parts)}. The mean image (dotted) has 10.1."
+    return (
+        f"Error after 200 updates at every setting tried. {'; '.join(parts)}. The mean image "
+        "(dotted) has 10.1."
+    )

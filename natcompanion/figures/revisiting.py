@@ -41,19 +41,24 @@ SOLVERS = {"batch": ["the same", "another"], "damping": [0.0, 1e-6, 1e-4, 1e-2]}
 DAMPING = {"eta": [0.1, 0.5, 1.0, 1.5, 1.9], "rule": ["Eq. 30", "Martens"], "first": [0.01, 0.3]}
 
 METHODS = {
-    "newton": ("Newton", BLUE), "natural": ("natural gradient", BLACK), "leroux": ("Le Roux", ORANGE),
+    "newton": ("Newton", BLUE),
+    "natural": ("natural gradient", BLACK),
+    "leroux": ("Le Roux", ORANGE),
     "gradient": ("gradient descent", PURPLE),
-}  # fmt: skip
+}
 COLUMNS = {
-    "msgd": ("minibatch SGD", PURPLE), "unlabelled": ("KL, unlabelled", GREEN),
-    "added": ("KL, batch and unlabelled", SKY), "different": ("KL, different batch", BLUE),
-    "same": ("KL, same batch", BLACK), "covariance": ("covariance", ORANGE),
-}  # fmt: skip
+    "msgd": ("minibatch SGD", PURPLE),
+    "unlabelled": ("KL, unlabelled", GREEN),
+    "added": ("KL, batch and unlabelled", SKY),
+    "different": ("KL, different batch", BLUE),
+    "same": ("KL, same batch", BLACK),
+    "covariance": ("covariance", ORANGE),
+}
 STOPS = (0, 3, 10, 30)
 """Steps of the natural gradient whose KL surfaces are shown."""
 STEPS = 100
 
-# ------------------------------------------------------------------------------------------------------------ Figure 1
+# ---- Figure 1
 
 
 def _start(text: str) -> torch.Tensor:
@@ -72,11 +77,16 @@ def _path(method: str, start: str, *options: float) -> torch.Tensor:
 
 
 def _paths(rate: float, damping: float, start: str) -> dict[str, torch.Tensor]:
-    return {name: _path(name, start, *((rate, damping) if name == "natural" else ())) for name in METHODS}
+    return {
+        name: _path(name, start, *((rate, damping) if name == "natural" else ()))
+        for name in METHODS
+    }
 
 
 def draw_figure1(rate: float, damping: float, origin: str) -> Figure:
-    """The error surface with four paths, and the KL surfaces at four points of the natural gradient's path."""
+    """The error surface with four paths, and the KL surfaces at four points of the natural
+    gradient's path.
+    """
     model, paths = autoencoder.example(), _paths(rate, damping, origin)
     drawing, _ = figure(7.4)
     drawing.clear()
@@ -87,19 +97,36 @@ def draw_figure1(rate: float, damping: float, origin: str) -> Figure:
         text, color = METHODS[name]
         inside = path[(path.abs() < 8).all(1)]
         plane.plot(
-            inside[:, 1], inside[:, 0], color=color, linewidth=1.8, marker=".", markersize=4, label=text
+            inside[:, 1],
+            inside[:, 0],
+            color=color,
+            linewidth=1.8,
+            marker=".",
+            markersize=4,
+            label=text,
         )
     natural = paths["natural"]
     plane.plot(natural[0, 1], natural[0, 0], "o", color=BLACK, markersize=7)
     for number, stop in enumerate(STOPS, start=1):
-        plane.annotate(str(number), natural[stop].flip(0).tolist(), (6, 6), textcoords="offset points", fontsize=11,
-                       bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": "0.5"})  # fmt: skip
+        plane.annotate(
+            str(number),
+            natural[stop].flip(0).tolist(),
+            (6, 6),
+            textcoords="offset points",
+            fontsize=11,
+            bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": "0.5"},
+        )
         _kl_surface(model, surfaces[number - 1], natural[stop], rate, damping, number)
     plane.set(xlim=(-4.5, 4.5), ylim=(-4.5, 4.5))
     plane.tick_params(labelsize=FONT["tick"])
     label(plane, "Error, and 100 steps of each method", "$b$", "$w$")
-    drawing.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=FONT["legend"],
-                   frameon=False)  # fmt: skip
+    drawing.legend(
+        *plane.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -112,16 +139,25 @@ def _error_surface(model: autoencoder.AutoEncoder, panel: Axes) -> None:
 
 
 def _kl_surface(
-    model: autoencoder.AutoEncoder, panel: Axes, theta: torch.Tensor, rate: float, damping: float, number: int
+    model: autoencoder.AutoEncoder,
+    panel: Axes,
+    theta: torch.Tensor,
+    rate: float,
+    damping: float,
+    number: int,
 ) -> None:
-    """Draw KL(p_theta || p_theta+d) for small d, and the directions of the four steps, all of one length."""
+    """Draw KL(p_theta || p_theta+d) for small d, and the directions of the four steps, all of one
+    length.
+    """
     axis = torch.linspace(-1, 1, 41, dtype=torch.float64)
     w, b = torch.meshgrid(axis, axis, indexing="ij")
     kl = model.kl(theta, torch.stack([w, b], -1))
     panel.contour(axis, axis, kl.clamp_min(1e-12).sqrt(), 7, colors="0.75", linewidths=0.8)
     for name, (_, color) in METHODS.items():
         options = (
-            (rate, damping) if name == "natural" else (autoencoder.RATES[name], autoencoder.DAMPING[name])
+            (rate, damping)
+            if name == "natural"
+            else (autoencoder.RATES[name], autoencoder.DAMPING[name])
         )
         step = model.step(theta, name, *options)
         step = 0.8 * step / step.norm().clamp_min(1e-300)
@@ -146,9 +182,12 @@ def describe_figure1(rate: float, damping: float, origin: str) -> str:
         place = "between" if gap > 1 else f"near {well}" if gap > 0.1 else well
         ends.append(f"{METHODS[name][0]} {place} (error {digits(float(model.loss(path[-1])))})")
     return (
-        f"From (w, b) = {origin}, with step size {rate:g} and damping {damping:g} for the natural gradient and the paper's "
-        f"for the others, the position after 100 steps: {'; '.join(ends)}. The numbered panels are the KL surfaces at steps "
-        f"{', '.join(map(str, STOPS))} of the natural gradient, with the directions of the four steps."
+        f"From (w, b) = {origin}, with step size {rate:g} and damping {damping:g} for the "
+        "natural gradient and the paper's "
+        f"for the others, the position after 100 steps: {'; '.join(ends)}. The numbered "
+        "panels are the KL surfaces at steps "
+        f"{', '.join(map(str, STOPS))} of the natural gradient, with the directions of the "
+        "four steps."
     )
 
 
@@ -162,12 +201,14 @@ def describe_live_figure1(rate: float, damping: float, w: float, b: float) -> st
     return describe_figure1(float(f"{rate:.2g}"), float(f"{damping:.2g}"), f"({w:.3g}, {b:.3g})")
 
 
-# ------------------------------------------------------------------------------------------------------------- Solvers
+# ---- Solvers
 
 
 @cache
 def _system(batch: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the Fisher matrix, on the batch of the gradient or on another one, and the gradient."""
+    """Return the Fisher matrix, on the batch of the gradient or on another one, and the
+    gradient.
+    """
     generator = torch.Generator().manual_seed(3)
     model = small_network(generator)
     x, other = normal(generator, 8, 6), normal(generator, 8, 6)
@@ -178,7 +219,9 @@ def _system(batch: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def _solver_lengths(batch: str, damping: float) -> dict[str, list[float]]:
-    """Return the length of x after 1, 2, ... products, for three solvers, and that of the exact answer."""
+    """Return the length of x after 1, 2, ... products, for three solvers, and that of the exact
+    answer.
+    """
     G, g = _system(batch)
     A = G + damping * torch.eye(len(g), dtype=g.dtype)
     lengths = {"conjugate gradients": [textbook_cg(A, g, k) for k in range(1, 41)]}
@@ -192,17 +235,35 @@ def draw_solvers(batch: str, damping: float) -> Figure:
     """The length of the solution against the number of products, for three solvers."""
     lengths = _solver_lengths(batch, damping)
     drawing, (panel,) = figure(4.6)
-    styles = {"conjugate gradients": (VERMILLION, "-"), "MINRES": (SKY, "-"), "MINRES-QLP": (BLUE, "--")}
+    styles = {
+        "conjugate gradients": (VERMILLION, "-"),
+        "MINRES": (SKY, "-"),
+        "MINRES-QLP": (BLUE, "--"),
+    }
     for name, (color, line) in styles.items():
         panel.semilogy(
-            range(1, 41), np.minimum(lengths[name], 1e30), line, color=color, linewidth=2.2, label=name
+            range(1, 41),
+            np.minimum(lengths[name], 1e30),
+            line,
+            color=color,
+            linewidth=2.2,
+            label=name,
         )
     panel.axhline(
-        lengths["exact"][0], color="0.4", linestyle=":", linewidth=2, label="shortest exact solution"
+        lengths["exact"][0],
+        color="0.4",
+        linestyle=":",
+        linewidth=2,
+        label="shortest exact solution",
     )
     panel.set(ylim=(1e-1, 1e12), xlim=(1, 40))
-    label(panel, f"Metric on {batch} batch, damping {damping:g}", "products with the metric", "length of the step",
-          legend="upper left")  # fmt: skip
+    label(
+        panel,
+        f"Metric on {batch} batch, damping {damping:g}",
+        "products with the metric",
+        "length of the step",
+        legend="upper left",
+    )
     return drawing
 
 
@@ -222,22 +283,37 @@ def describe_solvers(batch: str, damping: float) -> str:
             else "above 1e9"
         )
 
-    parts = [f"{n} {size(n, 20)} and {size(n, 40)}" for n in ("conjugate gradients", "MINRES", "MINRES-QLP")]
+    parts = [
+        f"{n} {size(n, 20)} and {size(n, 40)}"
+        for n in ("conjugate gradients", "MINRES", "MINRES-QLP")
+    ]
     return (
-        f"Metric on {batch} batch of 8 examples, damping {damping:g}, {len(g)} parameters. Of the gradient, "
-        f"{100 * float(outside.norm() / g.norm()):.0f} % lies where the undamped metric is zero. Length of the step after 20 and "
+        f"Metric on {batch} batch of 8 examples, damping {damping:g}, {len(g)} parameters. "
+        "Of the gradient, "
+        f"{100 * float(outside.norm() / g.norm()):.0f} % lies where the undamped metric is "
+        "zero. Length of the step after 20 and "
         f"40 products: {'; '.join(parts)}. Shortest exact solution: {digits(lengths['exact'][0])}."
     )
 
 
 def solvers_beside_scipy() -> list[list]:
-    """Return rows (system, solver, what it says, relative residual, length over the shortest) for two systems."""
-    graded = torch.logspace(0, -8, 9, dtype=torch.float64).diag(), torch.ones(9, dtype=torch.float64)
+    """Return rows (system, solver, what it says, relative residual, length over the shortest) for
+    two systems.
+    """
+    graded = (
+        torch.logspace(0, -8, 9, dtype=torch.float64).diag(),
+        torch.ones(9, dtype=torch.float64),
+    )
     rows = []
-    for name, (A, b) in (("diagonal, 1 to 1e-8", graded), ("metric on another batch", _system("another"))):
+    for name, (A, b) in (
+        ("diagonal, 1 to 1e-8", graded),
+        ("metric on another batch", _system("another")),
+    ):
         shortest = float((torch.linalg.pinv(A, rtol=1e-11, hermitian=True) @ b).norm())
         x, info = scipy.sparse.linalg.minres(A.numpy(), b.numpy())
-        answers = [("SciPy's minres", "success" if info == 0 else "no success", torch.from_numpy(x))]
+        answers = [
+            ("SciPy's minres", "success" if info == 0 else "no success", torch.from_numpy(x))
+        ]
         for solver in (minres, minres_qlp):
             solution = solver(A, b)
             text = solution.reason.name.lower().replace("_", " ")
@@ -250,19 +326,26 @@ def solvers_beside_scipy() -> list[list]:
             )
         for solver, text, x in answers:
             residual, length = float((b - A @ x).norm() / b.norm()), float(x.norm()) / shortest
-            rows.append([
-                name, solver, text, "below 1e-4" if residual < 1e-4 else f"{residual:.2f}",
-                f"{length:.3g}" if length < 10 else f"above {10 ** int(math.log10(length))}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    name,
+                    solver,
+                    text,
+                    "below 1e-4" if residual < 1e-4 else f"{residual:.2f}",
+                    f"{length:.3g}" if length < 10 else f"above {10 ** int(math.log10(length))}",
+                ]
+            )
     return rows
 
 
-# ------------------------------------------------------------------------------------------------------------- Damping
+# ---- Damping
 
 
 @cache
 def _noisy_labels() -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Return 80 inputs, labels that no linear model explains, and the smallest mean loss of such a model."""
+    """Return 80 inputs, labels that no linear model explains, and the smallest mean loss of such a
+    model.
+    """
     generator = torch.Generator().manual_seed(5)
     x = normal(generator, 80, 3)
     t = LIKELIHOOD.sample(x, generator=generator)
@@ -316,13 +399,15 @@ def describe_damping(eta: float, rule: str, first: float) -> str:
     run = _damping_run(eta, rule, first)
     rho = float(np.nanmedian(run["rho"]))
     return (
-        f"Softmax regression on labels that no model explains, step size {eta:g}, ratio of {rule}, damping {first:g} at first. "
-        f"Median reduction ratio {rho:.2g}. After {len(run['rho'])} steps the damping is {run['damping'][-1]:.2g} and the loss "
+        f"Softmax regression on labels that no model explains, step size {eta:g}, ratio of "
+        f"{rule}, damping {first:g} at first. "
+        f"Median reduction ratio {rho:.2g}. After {len(run['rho'])} steps the damping is "
+        f"{run['damping'][-1]:.2g} and the loss "
         f"{digits(run['excess'][-1])} above its minimum."
     )
 
 
-# ------------------------------------------------------------------------------------------------------- Stored results
+# ---- Stored results
 
 
 @cache
@@ -346,7 +431,13 @@ def draw_table1(name: str) -> Figure:
         mean = experiments.interval(values)
         panel.plot(values, [row + 0.17] * len(values), ".", color=color, alpha=0.7)
         panel.errorbar(
-            mean.mean, row, xerr=(mean.high - mean.low) / 2, fmt="o", color=color, capsize=5, linewidth=2
+            mean.mean,
+            row,
+            xerr=(mean.high - mean.low) / 2,
+            fmt="o",
+            color=color,
+            capsize=5,
+            linewidth=2,
         )
     panel.set_yticks(range(len(columns)), [COLUMNS[column][0] for column in reversed(columns)])
     panel.set(ylim=(-0.6, len(columns) - 0.4))
@@ -358,14 +449,19 @@ def describe_table1(name: str) -> str:
     """The means with their intervals."""
     results = _stored(name, "chapter")
     parts = [
-        f"{COLUMNS[c][0]} {experiments.interval(results.values('test', column=c))}" for c in columns_of(name)
+        f"{COLUMNS[c][0]} {experiments.interval(results.values('test', column=c))}"
+        for c in columns_of(name)
     ]
     count = len(results.values("test", column="same"))
-    return f"Test error in per cent, mean and 95 % interval over {count} splits: {'; '.join(parts)}."
+    return (
+        f"Test error in per cent, mean and 95 % interval over {count} splits: {'; '.join(parts)}."
+    )
 
 
 def draw_curves(name: str, preset: str = "chapter") -> Figure:
-    """Training loss and test error against the number of updates, median over the records (Figure 4)."""
+    """Training loss and test error against the number of updates, median over the records (Figure
+    4).
+    """
     drawing, panels = figure(6.8, 2, sharex=True)
     for column in columns_of(name, preset):
         text, color = COLUMNS[column]
@@ -377,8 +473,13 @@ def draw_curves(name: str, preset: str = "chapter") -> Figure:
     panels[0].set_yscale("log")
     label(panels[0], "Training loss (cross-entropy)")
     label(panels[1], "Test error, per cent", "updates (minibatch SGD makes 20 in one)")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2,
-                   fontsize=FONT["legend"], frameon=False)  # fmt: skip
+    drawing.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -389,16 +490,25 @@ def describe_curves(name: str, preset: str = "chapter") -> str:
         records = _stored(name, preset).select(column=column)
         runs = max(runs, len(records))
         parts.append(
-            f"{COLUMNS[column][0]} {digits(records.median('train'))}, {digits(records.median('test'))} %"
+            (
+                f"{COLUMNS[column][0]} {digits(records.median('train'))}, "
+                f"{digits(records.median('test'))} %"
+            )
         )
-    return f"{'Median final' if runs > 1 else 'Final'} training loss and test error: {'; '.join(parts)}."
+    return (
+        f"{'Median final' if runs > 1 else 'Final'} training loss and test error: "
+        f"{'; '.join(parts)}."
+    )
 
 
 def draw_order() -> Figure:
     """Figure 3: variance of the outputs by the replaced tenth."""
     results = _stored("revisiting_order", "chapter")
     drawing, (panel,) = figure(4.4)
-    for key, text, color in (("sgd", "minibatch SGD", PURPLE), ("natural", "natural gradient", BLACK)):
+    for key, text, color in (
+        ("sgd", "minibatch SGD", PURPLE),
+        ("natural", "natural gradient", BLACK),
+    ):
         log = np.log10(results.values(key))
         mean, half = log.mean(0), 2.78 * log.std(0, ddof=1) / math.sqrt(len(log))
         tenth = range(1, log.shape[1] + 1)
@@ -406,7 +516,13 @@ def draw_order() -> Figure:
             tenth, 10 ** (mean - half), 10 ** (mean + half), color=color, alpha=0.15, linewidth=0
         )
         panel.semilogy(tenth, 10**mean, "o-", color=color, linewidth=2, label=text)
-    label(panel, "Variance of the outputs", "replaced tenth of the first half", "", legend="upper right")
+    label(
+        panel,
+        "Variance of the outputs",
+        "replaced tenth of the first half",
+        "",
+        legend="upper right",
+    )
     return drawing
 
 
@@ -414,10 +530,14 @@ def describe_order() -> str:
     """Means of the two curves and the errors."""
     r = _stored("revisiting_order", "chapter")
     return (
-        f"Variance of the outputs on held-out digits when one tenth of the first half of the stream is replaced, "
-        f"{len(r)} initializations, bands are 95 % intervals. Mean over the tenths: natural gradient "
-        f"{digits(float(r.values('natural').mean()))}, SGD {digits(float(r.values('sgd').mean()))}. Validation error: natural gradient "
-        f"{digits(float(r.values('natural_error').mean()))} %, SGD {digits(float(r.values('sgd_error').mean()))} %."
+        "Variance of the outputs on held-out digits when one tenth of the first half of "
+        "the stream is replaced, "
+        f"{len(r)} initializations, bands are 95 % intervals. Mean over the tenths: natural "
+        "gradient "
+        f"{digits(float(r.values('natural').mean()))}, SGD "
+        f"{digits(float(r.values('sgd').mean()))}. Validation error: natural gradient "
+        f"{digits(float(r.values('natural_error').mean()))} %, SGD "
+        f"{digits(float(r.values('sgd_error').mean()))} %."
     )
 
 
@@ -445,15 +565,20 @@ def _band(panel: Axes, x: list[float], values: np.ndarray, color: str, text: str
 def describe_convergence() -> str:
     """The medians at both ends."""
     r = _stored("revisiting_convergence", "quick")
-    sampled, U, H = (np.median(r.values(k), 0) for k in ("sampled", "certain_empirical", "certain_hessian"))
+    sampled, U, H = (
+        np.median(r.values(k), 0) for k in ("sampled", "certain_empirical", "certain_hessian")
+    )
     return (
-        f"Relative distance from G, median of {len(r)} networks. Labels drawn from the model: U {digits(float(sampled[0]))} at "
-        f"100 labels, {digits(float(sampled[-1]))} at 10000. Certain labels, logits as they are and 8 times larger: U "
-        f"{digits(float(U[0]))} and {digits(float(U[-1]))}, Hessian {digits(float(H[0]))} and {digits(float(H[-1]))}."
+        f"Relative distance from G, median of {len(r)} networks. Labels drawn from the "
+        f"model: U {digits(float(sampled[0]))} at "
+        f"100 labels, {digits(float(sampled[-1]))} at 10000. Certain labels, logits as they "
+        "are and 8 times larger: U "
+        f"{digits(float(U[0]))} and {digits(float(U[-1]))}, Hessian {digits(float(H[0]))} "
+        f"and {digits(float(H[-1]))}."
     )
 
 
-# --------------------------------------------------------------------------------------- Small things for the tables
+# ---- Small things for the tables
 
 
 def network_of(sizes: tuple[int, ...], seed: int = 0) -> nn.Sequential:
@@ -469,7 +594,10 @@ def random_batch(n: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def jacobian_of_outputs(model: nn.Module, x: torch.Tensor, likelihood: Likelihood) -> torch.Tensor:
     """Return the derivatives of the outputs y by the parameters, one after the other; (n, o, P)."""
-    rows = [[reference.gradient(model, y_k) for y_k in likelihood.mean(model(x_i))[0]] for x_i in x.split(1)]
+    rows = [
+        [reference.gradient(model, y_k) for y_k in likelihood.mean(model(x_i))[0]]
+        for x_i in x.split(1)
+    ]
     return torch.stack([torch.stack(row) for row in rows])
 
 
@@ -488,7 +616,9 @@ class Product(nn.Module):
 def path_of(
     optimizer: type, x: torch.Tensor, t: torch.Tensor, steps: int = 8, **options: object
 ) -> torch.Tensor:
-    """Return the parameters after some steps of size 1 on one batch, from the network of the tables."""
+    """Return the parameters after some steps of size 1 on one batch, from the network of the
+    tables.
+    """
     model = network_of((3, 4, 3))
     chosen = optimizer(model, LIKELIHOOD, lr=1.0, **options)
     for _ in range(steps):

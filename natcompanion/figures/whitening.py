@@ -41,15 +41,22 @@ DIGITS = {"kind": ["zca", "pca"], "eps": [1e-4, 1e-2, 1e-1]}
 SEPARATION = {"condition": [1.0, 10.0, 100.0], "rule": ["plain gradient", "Eq. 43"]}
 
 METRICS = {
-    "plain": ("steepest descent", VERMILLION), "fisher": ("Fisher, Eq. 30", BLUE),
-    "data_fisher": ("over the data, Eq. 31", SKY), "energy": ("energy, Eq. 33", ORANGE),
-    "centred_energy": ("energy, centred", GREEN), "diagonal": ("diagonal, Eq. 34", PURPLE),
+    "plain": ("steepest descent", VERMILLION),
+    "fisher": ("Fisher, Eq. 30", BLUE),
+    "data_fisher": ("over the data, Eq. 31", SKY),
+    "energy": ("energy, Eq. 33", ORANGE),
+    "centred_energy": ("energy, centred", GREEN),
+    "diagonal": ("diagonal, Eq. 34", PURPLE),
     "block_diagonal": ("block diagonal", BLACK),
-}  # fmt: skip
-RULES = {"ml": "maximum likelihood", "cd": "contrastive divergence", "mpf": "minimum probability flow"}
+}
+RULES = {
+    "ml": "maximum likelihood",
+    "cd": "contrastive divergence",
+    "mpf": "minimum probability flow",
+}
 UNITS = {"01": "units 0 and 1", "pm1": "units -1 and +1"}
 
-# ------------------------------------------------------------------------------------------------- settings and numbers
+# ---- settings and numbers
 
 
 def settings() -> dict[str, float]:
@@ -68,23 +75,37 @@ def settings() -> dict[str, float]:
     units, guesses = used["boltzmann"]["n"], used["wrong_metric"]
     ridges = sorted({record.settings["ridge"] for record in stored["digit_pairs"]})
     return {
-        "rates_count": len(RATES), "rates_low": RATES[0], "rates_high": RATES[-1],
-        "stale_pairs": len(stored["stale_metric"]), "stale_target": used["stale_metric"]["target"],
-        "stale_limit": used["stale_metric"]["steps"], "maps": used["invariance"]["maps"],
-        "bm_units": units, "bm_parameters": units * (units + 1) // 2, "bm_states": 2**units,
-        "bm_machines": len(stored["boltzmann"].select(units="01", rule="ml")), "bm_target": used["boltzmann"]["target"],
-        "pairs": len(stored["digit_pairs"].select(ridge=ridges[0])), "pairs_target": 100 * used["digit_pairs"]["target"],
-        "ridge_weak": ridges[0], "ridge_strong": ridges[-1],
-        "reg_dim": used["regularization"]["dim"], "reg_samples": used["regularization"]["samples"],
+        "rates_count": len(RATES),
+        "rates_low": RATES[0],
+        "rates_high": RATES[-1],
+        "stale_pairs": len(stored["stale_metric"]),
+        "stale_target": used["stale_metric"]["target"],
+        "stale_limit": used["stale_metric"]["steps"],
+        "maps": used["invariance"]["maps"],
+        "bm_units": units,
+        "bm_parameters": units * (units + 1) // 2,
+        "bm_states": 2**units,
+        "bm_machines": len(stored["boltzmann"].select(units="01", rule="ml")),
+        "bm_target": used["boltzmann"]["target"],
+        "pairs": len(stored["digit_pairs"].select(ridge=ridges[0])),
+        "pairs_target": 100 * used["digit_pairs"]["target"],
+        "ridge_weak": ridges[0],
+        "ridge_strong": ridges[-1],
+        "reg_dim": used["regularization"]["dim"],
+        "reg_samples": used["regularization"]["samples"],
         "reg_eps": len(used["regularization"]["eps"]),
-        "curve_points": used["curve_fit"]["n"], "curve_fits": len(stored["curve_fit"].select(noise=0.0)),
-        "quadratics": guesses["problems"] * len(stored["wrong_metric"]), "quadratic_dim": guesses["dim"],
-        "quadratic_condition": guesses["condition"], "quadratic_target": guesses["target"],
-    }  # fmt: skip
+        "curve_points": used["curve_fit"]["n"],
+        "curve_fits": len(stored["curve_fit"].select(noise=0.0)),
+        "quadratics": guesses["problems"] * len(stored["wrong_metric"]),
+        "quadratic_dim": guesses["dim"],
+        "quadratic_condition": guesses["condition"],
+        "quadratic_target": guesses["target"],
+    }
 
 
 def example_speedups(name: str) -> torch.Tensor:
-    """Return the speed-ups of a metric on the example of Section 1.1: the paper's start, then the random ones.
+    """Return the speed-ups of a metric on the example of Section 1.1: the paper's start, then the
+    random ones.
 
     Every record holds the paper's start first; it is taken once.
     """
@@ -92,22 +113,28 @@ def example_speedups(name: str) -> torch.Tensor:
     return torch.cat([values[0, :1], values[:, 1:].flatten()])
 
 
-# ------------------------------------------------------------------------------------------------------------ Figure 1
+# ---- Figure 1
 
 
 def gaussian_paths(
     lr: float, eps: float, start: torch.Tensor, steps: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Return theta after each of the steps, (len(steps), 2), along three rules, in the eigenvectors of G.
+    """Return theta after each of the steps, (len(steps), 2), along three rules, in the eigenvectors
+    of G.
 
-    All three multiply the part of theta along an eigenvector of eigenvalue lambda by 1 - lr gain lambda,
-    where the gain is 1, 1/lambda and lambda / (lambda^2 + eps).
+    All three multiply the part of theta along an eigenvector of eigenvalue lambda by 1 - lr gain
+    lambda, where the gain is 1, 1/lambda and lambda / (lambda^2 + eps).
     """
     lam, vectors = torch.linalg.eigh(problems.example().fisher())
-    gains = {"steepest": torch.ones_like(lam), "natural": 1 / lam, "eq35": lam / (lam.square() + eps)}
+    gains = {
+        "steepest": torch.ones_like(lam),
+        "natural": 1 / lam,
+        "eq35": lam / (lam.square() + eps),
+    }
     along = vectors.mT @ start
     shrink = {
-        name: ((1 - lr * gain * lam) ** steps[:, None]).clamp(-1e50, 1e50) for name, gain in gains.items()
+        name: ((1 - lr * gain * lam) ** steps[:, None]).clamp(-1e50, 1e50)
+        for name, gain in gains.items()
     }
     return {name: (factor * along) @ vectors.mT for name, factor in shrink.items()}
 
@@ -116,8 +143,11 @@ def _start(text: str) -> torch.Tensor:
     return torch.tensor([float(part) for part in text.strip("()").split(",")], dtype=torch.float64)
 
 
-STYLES = {"steepest": ("steepest descent", VERMILLION, "-"), "natural": ("natural gradient", BLUE, "-"),
-          "eq35": ("regularized, Eq. 35", GREEN, "--")}  # fmt: skip
+STYLES = {
+    "steepest": ("steepest descent", VERMILLION, "-"),
+    "natural": ("natural gradient", BLUE, "-"),
+    "eq35": ("regularized, Eq. 35", GREEN, "--"),
+}
 
 
 def draw_figure1(lr: float, eps: float, origin: str) -> Figure:
@@ -148,7 +178,9 @@ def _contours(panel: Axes, reach: float) -> None:
     axis = np.linspace(-reach, reach, 80)
     grid = torch.from_numpy(np.stack(np.meshgrid(axis, axis), -1))
     kl = problems.example().kl(grid, torch.zeros(2, dtype=torch.float64))
-    panel.contour(axis, axis, kl.log10().clamp_min(-4), 8, colors="0.8", linewidths=0.8, linestyles="solid")
+    panel.contour(
+        axis, axis, kl.log10().clamp_min(-4), 8, colors="0.8", linewidths=0.8, linestyles="solid"
+    )
 
 
 def describe_figure1(lr: float, eps: float, origin: str) -> str:
@@ -163,8 +195,10 @@ def describe_figure1(lr: float, eps: float, origin: str) -> str:
         if not float(kl[-1]) < float(kl[0]):
             counts[name] = "never, it diverges"
     return (
-        f"From {origin} with step size {lr:g}, a KL divergence of 0.0001 is reached by steepest descent: "
-        f"{counts['steepest']}; natural gradient: {counts['natural']}; natural gradient regularized by Eq. 35 with "
+        f"From {origin} with step size {lr:g}, a KL divergence of 0.0001 is reached by "
+        "steepest descent: "
+        f"{counts['steepest']}; natural gradient: {counts['natural']}; natural gradient "
+        "regularized by Eq. 35 with "
         f"ε = {eps:g}: {counts['eq35']}."
     )
 
@@ -191,10 +225,13 @@ def draw_fields() -> Figure:
     axis = torch.linspace(-1, 1, 11, dtype=torch.float64)
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1)
     for panel, field, title, name in (
-        (panels[0], -grid @ G, r"Parameters $\theta$", r"\theta"), (panels[1], -grid, r"Natural parameters $\phi$", r"\phi"),
-    ):  # fmt: skip
+        (panels[0], -grid @ G, r"Parameters $\theta$", r"\theta"),
+        (panels[1], -grid, r"Natural parameters $\phi$", r"\phi"),
+    ):
         field = field / field.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        panel.quiver(*grid.unbind(-1), *field.unbind(-1), color=BLUE, pivot="mid", scale=14, width=0.006)
+        panel.quiver(
+            *grid.unbind(-1), *field.unbind(-1), color=BLUE, pivot="mid", scale=14, width=0.006
+        )
         panel.plot(0, 0, "*", color=BLACK, markersize=14)
         panel.set(aspect="equal", xlim=(-1.15, 1.15), ylim=(-1.15, 1.15))
         label(panel, f"{title}: steepest descent", f"${name}_1$", f"${name}_2$")
@@ -210,12 +247,14 @@ def describe_fields() -> str:
     cosine = torch.nn.functional.cosine_similarity(grid @ G, grid, dim=1).clamp(-1, 1)
     angle = torch.rad2deg(cosine.arccos())
     return (
-        f"On a grid of 120 points the arrows of steepest descent in theta miss the goal by {digits(float(angle.median()))} "
-        f"degrees (median) and at most {digits(float(angle.max()))}; in phi every arrow points at the goal."
+        "On a grid of 120 points the arrows of steepest descent in theta miss the goal by "
+        f"{digits(float(angle.median()))} "
+        f"degrees (median) and at most {digits(float(angle.max()))}; in phi every arrow "
+        "points at the goal."
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ Figure 2
+# ---- Figure 2
 
 
 def whitening_samples(correlation: float) -> torch.Tensor:
@@ -235,7 +274,10 @@ def draw_kinds(kind: str, correlation: float) -> Figure:
     """Samples before and after whitening (Figure 2); two samples are marked."""
     x, y = _whitened(kind, correlation)
     drawing, panels = figure(3.2, 1, 2)
-    for panel, data, title, reach in ((panels[0], x, "before", 9), (panels[1], y, f"after, {kind}", 4)):
+    for panel, data, title, reach in (
+        (panels[0], x, "before", 9),
+        (panels[1], y, f"after, {kind}", 4),
+    ):
         panel.plot(*data.T, ".", color=SKY, markersize=4)
         for i, color in (
             (data[:, 0].argmax() if data is x else x[:, 0].argmax(), VERMILLION),
@@ -253,14 +295,18 @@ def describe_kinds(kind: str, correlation: float) -> str:
     before, after = (data.mT @ data / len(data) for data in (x, y))
     moved = (x - y).square().sum(1).mean().sqrt()
     return (
-        f"400 samples before and after {kind} whitening at correlation {correlation:g}. Variances before: "
-        f"{digits(float(before[0, 0]))} and {digits(float(before[1, 1]))}, covariance {digits(float(before[0, 1]))}. After: "
-        f"variances {digits(float(after[0, 0]))} and {digits(float(after[1, 1]))}, covariance below 1e-10: "
-        f"{bool(after[0, 1].abs() < 1e-10)}. The samples move by {digits(float(moved))} (root mean square)."
+        f"400 samples before and after {kind} whitening at correlation {correlation:g}. "
+        "Variances before: "
+        f"{digits(float(before[0, 0]))} and {digits(float(before[1, 1]))}, covariance "
+        f"{digits(float(before[0, 1]))}. After: "
+        f"variances {digits(float(after[0, 0]))} and {digits(float(after[1, 1]))}, "
+        "covariance below 1e-10: "
+        f"{bool(after[0, 1].abs() < 1e-10)}. The samples move by {digits(float(moved))} "
+        "(root mean square)."
     )
 
 
-# -------------------------------------------------------------------------------------------------- Sections 2.3 - 2.6
+# ---- Sections 2.3 - 2.6
 
 
 def draw_gain(eps: float) -> Figure:
@@ -276,7 +322,11 @@ def draw_gain(eps: float) -> Figure:
     for value in torch.linalg.eigvalsh(problems.example().fisher()).tolist():
         panel.axvline(value, color="0.6", linewidth=1)
     panel.axvline(
-        math.sqrt(eps), color=VERMILLION, linestyle=":", linewidth=2, label=r"$\lambda=\sqrt{\epsilon}$"
+        math.sqrt(eps),
+        color=VERMILLION,
+        linestyle=":",
+        linewidth=2,
+        label=r"$\lambda=\sqrt{\epsilon}$",
     )
     panel.set(ylim=(1e-4, 1e5), xlim=(1e-4, 20))
     label(
@@ -293,10 +343,14 @@ def describe_gain(eps: float) -> str:
     """The gains of the two eigenvalues of the example."""
     low, high = torch.linalg.eigvalsh(problems.example().fisher()).tolist()
     return (
-        f"At ε = {eps:g} the small eigenvalue {digits(low)} of the example gets gain {digits(low / (low**2 + eps))} from "
-        f"Eq. 35 and {digits(1 / (low + eps))} from damping, where the exact inverse has {digits(1 / low)}. The large "
-        f"eigenvalue {digits(high)} gets {digits(high / (high**2 + eps))}, {digits(1 / (high + eps))} and "
-        f"{digits(1 / high)}. Eq. 35 gives no eigenvalue more than {digits(1 / (2 * math.sqrt(eps)))}."
+        f"At ε = {eps:g} the small eigenvalue {digits(low)} of the example gets gain "
+        f"{digits(low / (low**2 + eps))} from "
+        f"Eq. 35 and {digits(1 / (low + eps))} from damping, where the exact inverse has "
+        f"{digits(1 / low)}. The large "
+        f"eigenvalue {digits(high)} gets {digits(high / (high**2 + eps))}, "
+        f"{digits(1 / (high + eps))} and "
+        f"{digits(1 / high)}. Eq. 35 gives no eigenvalue more than "
+        f"{digits(1 / (2 * math.sqrt(eps)))}."
     )
 
 
@@ -307,7 +361,9 @@ def _boltzmann() -> experiments.Results:
 
 def _log_curves(units: str, rule: str) -> dict[str, np.ndarray]:
     records = _boltzmann().select(units=units, rule=rule)
-    return {name: np.log10(np.maximum([r["curves"][name] for r in records], 1e-3)) for name in METRICS}
+    return {
+        name: np.log10(np.maximum([r["curves"][name] for r in records], 1e-3)) for name in METRICS
+    }
 
 
 def draw_boltzmann(units: str, rule: str) -> Figure:
@@ -323,8 +379,13 @@ def draw_boltzmann(units: str, rule: str) -> Figure:
         panel.loglog(times, 10**mean, color=color, linewidth=2, label=text)
     panel.set(ylim=(8e-4, 20), xlim=(1, 1001))
     label(panel, f"{UNITS[units]}, {RULES[rule]}", "1 + number of steps", "KL (first = 1)")
-    drawing.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=FONT["legend"],
-                   frameon=False)  # fmt: skip
+    drawing.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
     return drawing
 
 
@@ -332,17 +393,23 @@ def describe_boltzmann(units: str, rule: str) -> str:
     """Median speed-ups with the range of the problems."""
     records = _boltzmann().select(units=units, rule=rule)
     parts = [
-        f"{METRICS[name][0]} {digits(float(np.median(speed)))} ({digits(float(speed.min()))} to {digits(float(speed.max()))})"
-        for name in METRICS if name != "plain"
+        (
+            f"{METRICS[name][0]} {digits(float(np.median(speed)))} "
+            f"({digits(float(speed.min()))} to {digits(float(speed.max()))})"
+        )
+        for name in METRICS
+        if name != "plain"
         for speed in [records.values(f"speedup_{name}")]
-    ]  # fmt: skip
+    ]
     return (
-        f"{len(records)} Boltzmann machines, {UNITS[units]}, trained by {RULES[rule]}. Times fewer steps than steepest "
-        f"descent, median and range: {'; '.join(parts)}. Bands are 95 % intervals of the mean logarithm."
+        f"{len(records)} Boltzmann machines, {UNITS[units]}, trained by {RULES[rule]}. "
+        "Times fewer steps than steepest "
+        f"descent, median and range: {'; '.join(parts)}. Bands are 95 % intervals of the "
+        "mean logarithm."
     )
 
 
-# ----------------------------------------------------------------------------------------------------- Sections 1.3, 2
+# ---- Sections 1.3, 2
 
 
 @cache
@@ -355,7 +422,9 @@ def _digit_covariance() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 @cache
 def _digit_whitening(kind: str, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return six whitened digits and the eigenvalues of the covariance after whitening, descending."""
+    """Return six whitened digits and the eigenvalues of the covariance after whitening,
+    descending.
+    """
     x, mean, cov = _digit_covariance()
     W = whitening_matrix(cov, kind, eps)
     after = torch.linalg.eigvalsh(W @ cov @ W.mT).flip(0)
@@ -392,9 +461,12 @@ def describe_digits(kind: str, eps: float) -> str:
     after = _digit_whitening(kind, eps)[1]
     before = torch.linalg.eigvalsh(cov)
     return (
-        f"Six MNIST digits above, {kind}-whitened with ε = {eps:g} below them, and the spectra of all 5000. Before, "
-        f"{int((before > eps).sum())} of 784 eigenvalues exceed ε and the largest is {digits(float(before[-1]))}. After, "
-        f"{int((after > 0.5).sum())} lie between 0.5 and 1 and {int((after < 1e-6).sum())} stay at 0."
+        f"Six MNIST digits above, {kind}-whitened with ε = {eps:g} below them, and the "
+        "spectra of all 5000. Before, "
+        f"{int((before > eps).sum())} of 784 eigenvalues exceed ε and the largest is "
+        f"{digits(float(before[-1]))}. After, "
+        f"{int((after > 0.5).sum())} lie between 0.5 and 1 and {int((after < 1e-6).sum())} "
+        "stay at 0."
     )
 
 
@@ -408,14 +480,20 @@ COORDINATES = {
 
 
 def _coordinate_steps() -> tuple[dict[str, list[int]], int]:
-    """Return the steps of every sample by coordinates, those that did not arrive at the limit, and the limit."""
+    """Return the steps of every sample by coordinates, those that did not arrive at the limit, and
+    the limit.
+    """
     results = experiments.load("whitening_coordinates")
     limit = results.records[0].settings["steps"]
-    return {name: [record["steps"][name] or limit for record in results] for name in COORDINATES}, limit
+    return {
+        name: [record["steps"][name] or limit for record in results] for name in COORDINATES
+    }, limit
 
 
 def draw_coordinates() -> Figure:
-    """Steps of logistic regression, 3 against 5, in several coordinates: one dot for each sample of digits."""
+    """Steps of logistic regression, 3 against 5, in several coordinates: one dot for each sample of
+    digits.
+    """
     drawing, (panel,) = figure(3.4)
     steps, limit = _coordinate_steps()
     for row, (name, values) in enumerate(steps.items()):
@@ -438,22 +516,28 @@ def describe_coordinates() -> str:
     for name, values in steps.items():
         middle = float(np.median(values))
         parts.append(
-            f"{COORDINATES[name].replace(chr(10), ' ')} {'more than ' if middle >= limit else ''}{digits(int(middle))}"
+            (
+                f"{COORDINATES[name].replace(chr(10), ' ')} "
+                f"{'more than ' if middle >= limit else ''}{digits(int(middle))}"
+            )
         )
     return (
-        f"Steps to 1 % of the first excess loss, one dot for each of {len(steps['plain'])} samples of digits; "
+        f"Steps to 1 % of the first excess loss, one dot for each of {len(steps['plain'])} "
+        "samples of digits; "
         f"medians: {', '.join(parts)}. Dots on the dotted line did not arrive."
     )
 
 
-# -------------------------------------------------------------------------------------------------- Sections 2.7 - 2.10
+# ---- Sections 2.7 - 2.10
 
 
 @cache
 def _separated(
     condition: float, rule: str, steps: int = 100
 ) -> tuple[torch.Tensor, torch.Tensor, float, float]:
-    """Return three mixed and three recovered photographs, the Amari error, and the step size (best of the grid)."""
+    """Return three mixed and three recovered photographs, the Amari error, and the step size (best
+    of the grid).
+    """
     images = problems.photographs(48)
     sources = problems.differences(images)
     scale = sources.std(1, keepdim=True)
@@ -469,7 +553,9 @@ def _separated(
     W = best[2]
     shown = (images.flatten(1) - images.flatten(1).mean(1, keepdim=True)) / scale
     through = W @ A
-    signs = through.gather(1, through.abs().argmax(1, keepdim=True)).sign()  # the sign of an output is free
+    signs = through.gather(
+        1, through.abs().argmax(1, keepdim=True)
+    ).sign()  # the sign of an output is free
     return A @ shown, signs * (through @ shown), problems.amari_error(through), best[1]
 
 
@@ -498,17 +584,25 @@ def describe_separation(condition: float, rule: str) -> str:
     """How well the sources are separated."""
     _, _, error, rate = _separated(condition, rule)
     return (
-        f"Three photographs mixed by a matrix of condition number {condition:g}, and what 100 steps of the {rule} rule "
-        f"(step size {digits(rate)}, the best of the grid) make of the mixtures. Amari error {digits(error)}: 0 is perfect "
+        f"Three photographs mixed by a matrix of condition number {condition:g}, and what "
+        f"100 steps of the {rule} rule "
+        f"(step size {digits(rate)}, the best of the grid) make of the mixtures. Amari "
+        f"error {digits(error)}: 0 is perfect "
         f"separation. Order and sign of the outputs are free; the signs here are set to match."
     )
 
 
 GUESSES = {
-    "exact": "exact inverse", "noise_001": "1 % noise", "noise_01": "10 % noise", "noise_03": "30 % noise",
-    "noise_1": "100 % noise", "samples_80": "from 80 samples", "samples_16": "from 16 samples",
-    "diagonal": "diagonal only", "random": "random matrix",
-}  # fmt: skip
+    "exact": "exact inverse",
+    "noise_001": "1 % noise",
+    "noise_01": "10 % noise",
+    "noise_03": "30 % noise",
+    "noise_1": "100 % noise",
+    "samples_80": "from 80 samples",
+    "samples_16": "from 16 samples",
+    "diagonal": "diagonal only",
+    "random": "random matrix",
+}
 
 
 def _guess_speedups() -> dict[str, np.ndarray]:
@@ -521,15 +615,24 @@ def draw_guesses() -> Figure:
     drawing, (panel,) = figure(4.8)
     values = _guess_speedups()
     boxes = panel.boxplot(
-        choose(values, list(GUESSES)), orientation="horizontal", whis=(5, 95), showfliers=False, patch_artist=True,
-        tick_labels=list(GUESSES.values()), medianprops={"color": BLACK},
-    )  # fmt: skip
+        choose(values, list(GUESSES)),
+        orientation="horizontal",
+        whis=(5, 95),
+        showfliers=False,
+        patch_artist=True,
+        tick_labels=list(GUESSES.values()),
+        medianprops={"color": BLACK},
+    )
     for box in boxes["boxes"]:
         box.set_facecolor(SKY)
     panel.axvline(1, color=VERMILLION, linewidth=2)
     panel.set_xscale("log")
     panel.invert_yaxis()
-    label(panel, "Left of the line: worse than no metric at all", "times fewer steps than steepest descent")
+    label(
+        panel,
+        "Left of the line: worse than no metric at all",
+        "times fewer steps than steepest descent",
+    )
     return drawing
 
 
@@ -541,6 +644,8 @@ def describe_guesses() -> str:
         for name, v in values.items()
     ]
     return (
-        f"{len(values['exact'])} random quadratics of 8 dimensions and condition number 1000. Median speed-up, and share of "
-        f"problems that became slower: {'; '.join(parts)}. Boxes hold the middle half, whiskers 90 %."
+        f"{len(values['exact'])} random quadratics of 8 dimensions and condition number "
+        "1000. Median speed-up, and share of "
+        f"problems that became slower: {'; '.join(parts)}. Boxes hold the middle half, "
+        "whiskers 90 %."
     )

@@ -4,8 +4,9 @@ A whitened layer computes
 
 .. math:: V U (h - c) + d
 
-with parameters ``V`` and ``d``, and with ``U`` and ``c`` set from the statistics of ``h``. It is the plain layer
-with :math:`W = V U` and :math:`b = d - W c`, in coordinates in which plain gradient descent is a natural-gradient step.
+with parameters ``V`` and ``d``, and with ``U`` and ``c`` set from the statistics of ``h``. It is
+the plain layer with :math:`W = V U` and :math:`b = d - W c`, in coordinates in which plain gradient
+descent is a natural-gradient step.
 """
 
 from natcompanion.layers.conversion import (

@@ -14,10 +14,11 @@ from natcompanion.layers.whitened import Whitened, WhitenedConv2d, WhitenedLinea
 
 
 def whiten_model(model: nn.Module, kind: Kind = "pca") -> nn.Module:
-    """Return a copy of a model whose linear and convolutional layers are whitened ones, with ``U = I``, ``c = 0``.
+    """Return a copy of a model whose linear and convolutional layers are whitened ones, with ``U =
+    I``, ``c = 0``.
 
-    The copy computes the same. Layers that cannot be whitened (grouped convolutions, layers of other types, layers
-    that share their parameters) stay plain.
+    The copy computes the same. Layers that cannot be whitened (grouped convolutions, layers of
+    other types, layers that share their parameters) stay plain.
     """
     shared = _shared(model)
 
@@ -42,7 +43,8 @@ def canonical_model(model: nn.Module) -> nn.Module:
 
 
 def with_batch_norm(model: nn.Module) -> nn.Module:
-    """Return a copy of a model with batch normalization after every linear and convolutional layer but the last.
+    """Return a copy of a model with batch normalization after every linear and convolutional layer
+    but the last.
 
     The layer ``name`` becomes ``name.0``, its normalization ``name.1``.
     """
@@ -81,18 +83,21 @@ def _replaced(model: nn.Module, convert: Any) -> nn.Module:
 def whitened_initialization(
     model: nn.Module, inputs: torch.Tensor, eps: float, kind: Kind = "pca"
 ) -> nn.Module:
-    r"""Read the present weights of a model as weights in whitened coordinates, layer by layer, in place.
+    r"""Read the present weights of a model as weights in whitened coordinates, layer by layer, in
+    place.
 
-    Each layer in turn, in the order of the forward pass, is given the weights :math:`W = V U` and the bias
-    :math:`b = d - W c`, with its present weights and bias as (V, d), and with U and c from the statistics of what the
-    layers before it, already changed, make of ``inputs``. After a "fan-in" initialization the pre-activations of every
-    layer then have a scale that does not depend on the scale and correlation of its inputs.
+    Each layer in turn, in the order of the forward pass, is given the weights :math:`W = V U` and
+    the bias
+    :math:`b = d - W c`, with its present weights and bias as (V, d), and with U and c from the
+    statistics of what the layers before it, already changed, make of ``inputs``. After a "fan-in"
+    initialization the pre-activations of every layer then have a scale that does not depend on the
+    scale and correlation of its inputs.
 
     Parameters
     ----------
     model : Module
-        Plain layers get new weights; whitened ones keep V and d and get new U and c. Layers that share their
-        parameters stay as they are.
+        Plain layers get new weights; whitened ones keep V and d and get new U and c. Layers that
+        share their parameters stay as they are.
     inputs : Tensor, shape (n, ...)
     eps : float
         Added to the eigenvalues of the covariances.
@@ -156,7 +161,8 @@ def whitenable(module: nn.Module) -> bool:
 
 @contextmanager
 def preserved_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the running statistics of BatchNorm and its like at the end; whitened layers are left alone.
+    """Restore the running statistics of BatchNorm and its like at the end; whitened layers are left
+    alone.
 
     Both ways to change a buffer are undone: in place, and by a new tensor under its name.
     """

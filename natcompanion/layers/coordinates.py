@@ -1,4 +1,6 @@
-r"""The coordinates of a whitened layer: the whitening matrix, and the maps to the plain weights and back."""
+r"""The coordinates of a whitened layer: the whitening matrix, and the maps to the plain weights and
+back.
+"""
 
 from typing import Literal
 
@@ -14,7 +16,8 @@ def whitening_pair(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Return the whitening matrix of a covariance and its inverse.
 
-    .. math:: \Sigma = Q \Lambda Q^\top, \qquad U_\mathrm{pca} = (\Lambda + \epsilon I)^{-1/2} Q^\top, \qquad
+    .. math:: \Sigma = Q \Lambda Q^\top, \qquad U_\mathrm{pca} = (\Lambda + \epsilon I)^{-1/2}
+    Q^\top, \qquad
               U_\mathrm{zca} = Q (\Lambda + \epsilon I)^{-1/2} Q^\top
 
     Parameters
@@ -66,8 +69,8 @@ def to_canonical(
 
     Notes
     -----
-    The map is linear in (V, d), so that it also takes velocities from one kind of coordinates to the other.
-    Source: prong Algorithm 1, line 7.
+    The map is linear in (V, d), so that it also takes velocities from one kind of coordinates to
+    the other. Source: prong Algorithm 1, line 7.
     """
     W = torch.einsum("oi...,ij->oj...", V, U)
     return W, None if d is None else d - _shift(W, c)

@@ -12,7 +12,9 @@ from natcompanion.layers.coordinates import Kind, to_canonical, to_whitened, whi
 
 
 class Whitened(nn.Module):
-    """What :class:`WhitenedLinear` and :class:`WhitenedConv2d` share: parameters V and d, buffers U and c."""
+    """What :class:`WhitenedLinear` and :class:`WhitenedConv2d` share: parameters V and d, buffers U
+    and c.
+    """
 
     V: nn.Parameter
     d: nn.Parameter | None
@@ -35,7 +37,9 @@ class Whitened(nn.Module):
 
     @torch.no_grad()
     def canonical(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the weights and bias of the plain layer that computes the same; the bias is None without d."""
+        """Return the weights and bias of the plain layer that computes the same; the bias is None
+        without d.
+        """
         W, b = to_canonical(*self._wide(self.V, self.d), *self._wide(self.U, self.c))
         return W.to(self.V.dtype), None if b is None else b.to(self.V.dtype)
 
@@ -47,7 +51,8 @@ class Whitened(nn.Module):
         eps: float,
         along: Iterable[tuple[torch.Tensor, torch.Tensor | None]] = (),
     ) -> None:
-        r"""Set U and c from statistics of the input, and change V and d so that the layer computes the same.
+        r"""Set U and c from statistics of the input, and change V and d so that the layer computes
+        the same.
 
         Parameters
         ----------
@@ -68,13 +73,14 @@ class Whitened(nn.Module):
         Notes
         -----
         A layer without d cannot be centred: c stays 0, and U whitens the second moment
-        ``cov + outer(mean, mean)``. Source: prong Algorithm 1, lines 7-10, corrected: the old U in line 7, the new
-        one in line 10.
+        ``cov + outer(mean, mean)``. Source: prong Algorithm 1, lines 7-10, corrected: the old U in
+        line 7, the new one in line 10.
         """
         mean, cov = check.floating(mean, "mean"), check.square(cov, "cov")
         if mean.shape != self.c.shape or len(cov) != len(mean):
             raise ValueError(
-                f"rewhiten: expected mean and cov of {len(self.c)} features, got shapes {tuple(mean.shape)} "
+                f"rewhiten: expected mean and cov of {len(self.c)} features, got shapes "
+                f"{tuple(mean.shape)} "
                 f"and {tuple(cov.shape)}"
             )
         old = self._wide(self.U, self.c)
@@ -93,7 +99,9 @@ class Whitened(nn.Module):
 
     @torch.no_grad()
     def set_coordinates(self, mean: torch.Tensor, cov: torch.Tensor, eps: float) -> None:
-        """Set U and c from statistics of the input and leave V and d alone, so that the function changes."""
+        """Set U and c from statistics of the input and leave V and d alone, so that the function
+        changes.
+        """
         V, d = self.V.detach().clone(), None if self.d is None else self.d.detach().clone()
         self.rewhiten(mean, cov, eps)
         self.V.copy_(V)
@@ -102,7 +110,8 @@ class Whitened(nn.Module):
 
     def _wide(self, *tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
         return [
-            None if tensor is None else tensor.detach().to(self.V.device, torch.float64) for tensor in tensors
+            None if tensor is None else tensor.detach().to(self.V.device, torch.float64)
+            for tensor in tensors
         ]
 
 
@@ -114,8 +123,9 @@ class WhitenedLinear(Whitened):
     in_features, out_features, bias, device, dtype
         As in ``torch.nn.Linear``; V and d are initialized as its weight and bias, and U = I, c = 0.
     kind : "pca" or "zca"
-        Form of U, see :func:`whitening_pair`. Gradient descent makes the same steps with both, but in float32 the
-        second loses a factor of up to sqrt(largest eigenvalue / eps) in accuracy, the first none.
+        Form of U, see :func:`whitening_pair`. Gradient descent makes the same steps with both, but
+        in float32 the second loses a factor of up to sqrt(largest eigenvalue / eps) in accuracy,
+        the first none.
 
     Attributes
     ----------
@@ -141,13 +151,17 @@ class WhitenedLinear(Whitened):
     ) -> None:
         super().__init__()
         self._set_up(
-            nn.Linear(in_features, out_features, bias, device=device, dtype=dtype), in_features, kind
+            nn.Linear(in_features, out_features, bias, device=device, dtype=dtype),
+            in_features,
+            kind,
         )
 
     @classmethod
     def from_plain(cls, plain: nn.Linear, kind: Kind = "pca") -> "WhitenedLinear":
         """Return a whitened layer with the parameters of a plain one, which computes the same."""
-        layer = cls(*reversed(plain.weight.shape), bias=plain.bias is not None, kind=kind, device="meta")
+        layer = cls(
+            *reversed(plain.weight.shape), bias=plain.bias is not None, kind=kind, device="meta"
+        )
         layer._set_up(plain, plain.in_features, kind)
         return layer
 
@@ -163,18 +177,22 @@ class WhitenedLinear(Whitened):
 
     def extra_repr(self) -> str:
         """Describe the layer."""
-        return f"{self.V.shape[1]}, {self.V.shape[0]}, bias={self.d is not None}, kind={self.kind!r}"
+        return (
+            f"{self.V.shape[1]}, {self.V.shape[0]}, bias={self.d is not None}, kind={self.kind!r}"
+        )
 
 
 class WhitenedConv2d(Whitened):
     r"""A convolution whose input maps are whitened: a centred 1x1 convolution by U, then one by V.
 
-    The pixels of a map count as independent samples: U is (maps, maps). The input is padded first and then centred and
-    whitened, so that the border sees what it sees in the plain layer: a padded pixel enters as :math:`U(0 - c)`.
+    The pixels of a map count as independent samples: U is (maps, maps). The input is padded first
+    and then centred and whitened, so that the border sees what it sees in the plain layer: a padded
+    pixel enters as :math:`U(0 - c)`.
 
     Parameters
     ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, bias, padding_mode, device, dtype
+    in_channels, out_channels, kernel_size, stride, padding, dilation, bias, padding_mode, device,
+    dtype
         As in ``torch.nn.Conv2d``; there are no groups.
     kind : "pca" or "zca"
         Form of U, see :func:`whitening_pair`.
@@ -207,17 +225,32 @@ class WhitenedConv2d(Whitened):
         super().__init__()
         self._take(
             nn.Conv2d(
-                in_channels, out_channels, kernel_size, stride, padding, dilation, 1, bias, padding_mode,
-                device=device, dtype=dtype,
+                in_channels,
+                out_channels,
+                kernel_size,
+                stride,
+                padding,
+                dilation,
+                1,
+                bias,
+                padding_mode,
+                device=device,
+                dtype=dtype,
             ),
             kind,
-        )  # fmt: skip
+        )
 
     def _take(self, plain: nn.Conv2d, kind: Kind) -> None:
         if plain.groups != 1:
-            raise ValueError(f"WhitenedConv2d: expected a convolution without groups, got {plain.groups}")
+            raise ValueError(
+                f"WhitenedConv2d: expected a convolution without groups, got {plain.groups}"
+            )
         self._set_up(plain, plain.in_channels, kind)
-        self.kernel_size, self.stride, self.dilation = plain.kernel_size, plain.stride, plain.dilation
+        self.kernel_size, self.stride, self.dilation = (
+            plain.kernel_size,
+            plain.stride,
+            plain.dilation,
+        )
         self.padding, self.padding_mode = plain.padding, plain.padding_mode
         self._border = list(plain._reversed_padding_repeated_twice)
 
@@ -232,9 +265,17 @@ class WhitenedConv2d(Whitened):
         """Return the ``nn.Conv2d`` that computes the same."""
         out_channels, in_channels = self.V.shape[:2]
         layer = nn.Conv2d(
-            in_channels, out_channels, self.kernel_size, self.stride, self.padding, self.dilation, 1,
-            self.d is not None, self.padding_mode, device="meta",
-        )  # fmt: skip
+            in_channels,
+            out_channels,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            1,
+            self.d is not None,
+            self.padding_mode,
+            device="meta",
+        )
         return _with_parameters(layer, self)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -247,7 +288,8 @@ class WhitenedConv2d(Whitened):
     def extra_repr(self) -> str:
         """Describe the layer."""
         return (
-            f"{self.V.shape[1]}, {self.V.shape[0]}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"{self.V.shape[1]}, {self.V.shape[0]}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, "
             f"padding={self.padding}, bias={self.d is not None}, kind={self.kind!r}"
         )
 

@@ -1,7 +1,7 @@
 """Dense metrics of a model on a batch: the Fisher matrix and the matrices it is confused with.
 
-All are means over the ``n`` examples of ``x``, of shape (P, P), for the trainable parameters in the order of
-``model.parameters()``. The model runs in evaluation mode and is left as it was.
+All are means over the ``n`` examples of ``x``, of shape (P, P), for the trainable parameters in the
+order of ``model.parameters()``. The model runs in evaluation mode and is left as it was.
 """
 
 from collections.abc import Iterable
@@ -48,11 +48,12 @@ def gauss_newton(
 ) -> torch.Tensor:
     r"""Return the extended Gauss-Newton matrix of the mean negative log-likelihood.
 
-    .. math:: G_N = \frac1n \sum_i J_i^T \, \frac{\partial^2 (-\log p(t_i \mid r_i))}{\partial r^2} \, J_i
+    .. math:: G_N = \frac1n \sum_i J_i^T \, \frac{\partial^2 (-\log p(t_i \mid r_i))}{\partial r^2}
+    \, J_i
 
-    The inner Hessian is found by differentiating the loss at the given targets, so that its equality with the
-    Fisher matrix for the three standard likelihoods is a result, not a definition. Source: revisiting Eq. 14
-    (which lacks the minus sign) to 21.
+    The inner Hessian is found by differentiating the loss at the given targets, so that its
+    equality with the Fisher matrix for the three standard likelihoods is a result, not a
+    definition. Source: revisiting Eq. 14 (which lacks the minus sign) to 21.
     """
     f = ModelFunction(model, parameters)
     x = f.check(x)
@@ -112,7 +113,8 @@ def monte_carlo_fisher(
     generator: torch.Generator | None = None,
     parameters: Parameters = None,
 ) -> torch.Tensor:
-    """Return an unbiased estimate of the Fisher matrix from ``samples`` labels drawn from the model per example.
+    """Return an unbiased estimate of the Fisher matrix from ``samples`` labels drawn from the model
+    per example.
 
     Without ``generator``, torch's global one is used.
     """
@@ -152,7 +154,9 @@ def score(likelihood: Likelihood, r: torch.Tensor, t: torch.Tensor) -> torch.Ten
 def sampled_scores(
     likelihood: Likelihood, r: torch.Tensor, samples: int, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Return scores at labels drawn from the model, each divided by the root of ``samples``; (n, samples, o)."""
+    """Return scores at labels drawn from the model, each divided by the root of ``samples``; (n,
+    samples, o).
+    """
     samples = check.whole(samples, "samples")
     repeated = r.repeat_interleave(samples, 0)
     scores = score(likelihood, repeated, likelihood.sample(repeated, generator=generator))
@@ -164,14 +168,17 @@ def output_hessian(likelihood: Likelihood, r: torch.Tensor, t: torch.Tensor) -> 
     r = r.detach().requires_grad_()
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(likelihood.nll(r, t).sum(), r, create_graph=True)
-        columns = [torch.autograd.grad(g.sum(), r, retain_graph=True)[0] for g in gradient.unbind(-1)]
+        columns = [
+            torch.autograd.grad(g.sum(), r, retain_graph=True)[0] for g in gradient.unbind(-1)
+        ]
     return torch.stack(columns, -1)
 
 
 def gram(
     f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor, mean: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the sum over examples and cotangents (n, k, o) of the outer products of the rows ``cotangents @ J``.
+    """Return the sum over examples and cotangents (n, k, o) of the outer products of the rows
+    ``cotangents @ J``.
 
     If ``mean`` (P,) is given, it is subtracted from each row. The result has shape (P, P).
     """

@@ -22,21 +22,22 @@ def energy_metric(
     .. math:: G_{ij} = \frac1n \sum_x \frac{\partial E(x; \theta)}{\partial \theta_i}
                                       \frac{\partial E(x; \theta)}{\partial \theta_j}
 
-    It leaves out the log partition function, and with it the mean of the energy gradient under the model.
-    Where that mean is far from 0, the Fisher matrix and this metric differ much; ``centred=True`` subtracts
-    the mean over the data instead, at the same cost.
+    It leaves out the log partition function, and with it the mean of the energy gradient under the
+    model. Where that mean is far from 0, the Fisher matrix and this metric differ much;
+    ``centred=True`` subtracts the mean over the data instead, at the same cost.
 
     Parameters
     ----------
     energy : callable
-        ``energy(params, x_i)`` -> scalar for one example, written with torch operations that ``vmap`` can
-        batch.
+        ``energy(params, x_i)`` -> scalar for one example, written with torch operations that
+        ``vmap`` can batch.
     params : Tensor, dict, tuple or list of Tensor
         P parameters in all, flattened in their own order, each row-major.
     x : Tensor, shape (n, ...)
         The data, batch first.
     centred : bool
-        Return the covariance of the gradients over the data (divisor n) instead of their second moment.
+        Return the covariance of the gradients over the data (divisor n) instead of their second
+        moment.
 
     Returns
     -------
@@ -56,25 +57,30 @@ def energy_metric(
 
 
 def gradient_second_moment(
-    function: Callable[..., torch.Tensor], params: Params, *data: torch.Tensor, centred: bool = False
+    function: Callable[..., torch.Tensor],
+    params: Params,
+    *data: torch.Tensor,
+    centred: bool = False,
 ) -> torch.Tensor:
     r"""Return the average outer product of per-example gradients.
 
     .. math:: G_{ij} = \left\langle \frac{\partial f(x; \theta)}{\partial \theta_i}
-                                    \frac{\partial f(x; \theta)}{\partial \theta_j} \right\rangle_{p(x)}
+                                    \frac{\partial f(x; \theta)}{\partial \theta_j}
+                                    \right\rangle_{p(x)}
 
-    With ``function`` the log likelihood this is the Fisher information over the data (Eq. 31), with an energy
-    it is Eq. 33, with a loss Eq. 39.
+    With ``function`` the log likelihood this is the Fisher information over the data (Eq. 31), with
+    an energy it is Eq. 33, with a loss Eq. 39.
 
     Parameters
     ----------
     function : callable
-        ``function(params, *example)`` -> scalar for one example, written with torch operations that ``vmap``
-        can batch.
+        ``function(params, *example)`` -> scalar for one example, written with torch operations that
+        ``vmap`` can batch.
     params : Tensor, dict, tuple or list of Tensor
         P parameters in all, flattened in their own order, each row-major.
     *data : Tensor, shape (n, ...)
-        One or more tensors with the same batch size, for instance inputs and targets, which may be integers.
+        One or more tensors with the same batch size, for instance inputs and targets, which may be
+        integers.
     centred : bool
         Subtract the mean gradient first (divisor n).
 
@@ -86,7 +92,8 @@ def gradient_second_moment(
     Raises
     ------
     ValueError
-        If a parameter is not floating point, a tensor is empty or holds NaN, or the batch sizes differ.
+        If a parameter is not floating point, a tensor is empty or holds NaN, or the batch sizes
+        differ.
 
     Notes
     -----
@@ -110,7 +117,10 @@ def _per_example_gradients(
         check.floating(tensor.double() if isinstance(tensor, torch.Tensor) else tensor, "data")
     if not data or any(t.ndim == 0 for t in data) or len({len(t) for t in data}) != 1:
         raise ValueError(
-            f"data: expected tensors with one batch size, got shapes {[tuple(t.shape) for t in data]}"
+            (
+                "data: expected tensors with one batch size, got shapes "
+                f"{[tuple(t.shape) for t in data]}"
+            )
         )
     gradients = vmap(grad(function), in_dims=(None, *[0] * len(data)))(params, *data)
     if isinstance(params, dict):

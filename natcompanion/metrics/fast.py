@@ -1,14 +1,17 @@
-r"""Sums of outer products of per-example gradients for Linear and Conv2d layers, without the gradients.
+r"""Sums of outer products of per-example gradients for Linear and Conv2d layers, without the
+gradients.
 
-The gradient of an output by the weights of a linear layer is a Kronecker product :math:`\delta \otimes a` of what
-comes back (k cotangents per example) and what went in (the same for all of them). So the sum over cotangents is
-done first, on the small factors, and one matrix product forms a block:
+The gradient of an output by the weights of a linear layer is a Kronecker product :math:`\delta
+\otimes a` of what comes back (k cotangents per example) and what went in (the same for all of
+them). So the sum over cotangents is done first, on the small factors, and one matrix product forms
+a block:
 
 .. math:: \sum_n \sum_k (\delta_{kn} \otimes a_n)(\delta'_{kn} \otimes a'_n)^T
           = \sum_n \Big(\sum_k \delta_{kn} \delta_{kn}'^T\Big) \otimes (a_n a_n'^T).
 
-Layers that share their weights over positions (convolutions, sequences) contribute explicit rows instead. What lies
-between the layers is left to autograd, so that any activation, pooling or skip connection will do.
+Layers that share their weights over positions (convolutions, sequences) contribute explicit rows
+instead. What lies between the layers is left to autograd, so that any activation, pooling or skip
+connection will do.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +29,9 @@ from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
 
 @dataclass
 class Layer:
-    """A Linear or Conv2d layer, where its parameters lie in the vector of all, and what passed through it."""
+    """A Linear or Conv2d layer, where its parameters lie in the vector of all, and what passed
+    through it.
+    """
 
     module: nn.Module
     weight: slice | None
@@ -42,7 +47,9 @@ class Layer:
 
     @property
     def pieces(self) -> list[tuple[slice, slice]]:
-        """Return for weight and bias the place in the vector of parameters and in the columns of a block."""
+        """Return for weight and bias the place in the vector of parameters and in the columns of a
+        block.
+        """
         if not self.flat:  # explicit rows: weight and bias lie side by side
             chosen = list(filter(None, (self.weight, self.bias)))
             return [(slice(chosen[0].start, chosen[-1].stop), slice(None))]
@@ -54,12 +61,16 @@ class Layer:
         return places
 
     def augmented(self) -> torch.Tensor:
-        """Return the inputs (n, a) with a column of ones for the bias; without the columns of a frozen parameter."""
+        """Return the inputs (n, a) with a column of ones for the bias; without the columns of a
+        frozen parameter.
+        """
         ones = torch.ones_like(self.inputs[:, :1])
         return torch.cat(([self.inputs] if self.weight else []) + ([ones] if self.bias else []), 1)
 
     def rows(self, delta: torch.Tensor) -> torch.Tensor:
-        """Return the gradients by this layer's parameters for cotangents (k, n, ...) of its output; (n, k, p)."""
+        """Return the gradients by this layer's parameters for cotangents (k, n, ...) of its output;
+        (n, k, p).
+        """
         m = self.module
         if isinstance(m, nn.Linear):
             n = len(self.inputs)
@@ -72,7 +83,9 @@ class Layer:
         else:
             mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
             padded = pad(self.inputs, m._reversed_padding_repeated_twice, mode=mode)
-            patches = unfold(padded, m.kernel_size, m.dilation, 0, m.stride).unflatten(1, (m.groups, -1))
+            patches = unfold(padded, m.kernel_size, m.dilation, 0, m.stride).unflatten(
+                1, (m.groups, -1)
+            )
             delta = delta.flatten(3).unflatten(2, (m.groups, -1))  # (k, n, groups, out, s)
             weight = torch.einsum("kngos,ngis->nkgoi", delta, patches) if self.weight else None
             bias = delta.sum(-1).flatten(2).transpose(0, 1)
@@ -81,10 +94,11 @@ class Layer:
 
 
 def gram(f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor | None:
-    """Return the sum over examples and cotangents (n, k, o) of the outer products of the rows ``cotangents @ J``.
+    """Return the sum over examples and cotangents (n, k, o) of the outer products of the rows
+    ``cotangents @ J``.
 
-    The result is (P, P), or None if the model is not made of Linear and Conv2d layers with parameters of their own,
-    each called once.
+    The result is (P, P), or None if the model is not made of Linear and Conv2d layers with
+    parameters of their own, each called once.
     """
     layers = find_layers(f)
     if layers is None:
@@ -101,7 +115,9 @@ def gram(f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor) -> torch.T
 
 
 def find_layers(f: ModelFunction) -> list[Layer] | None:
-    """Return the layers that own the chosen parameters, or None if anything but a plain layer owns one of them."""
+    """Return the layers that own the chosen parameters, or None if anything but a plain layer owns
+    one of them.
+    """
     places, start = {}, 0
     for p in f.originals.values():
         places[id(p)] = slice(start, start + p.numel())
@@ -136,7 +152,9 @@ def _numbers_per_example(layers: list[Layer], k: int) -> int:
 def backpropagate(
     f: ModelFunction, layers: list[Layer], x: torch.Tensor, cotangents: torch.Tensor
 ) -> list[torch.Tensor] | None:
-    """Run the model and return each layer's cotangents (k, n, ...), or None if autograd sees more than the layers."""
+    """Run the model and return each layer's cotangents (k, n, ...), or None if autograd sees more
+    than the layers.
+    """
     theta = {name: p.clone().requires_grad_() for name, p in f.theta.items()}
     with torch.enable_grad(), _recording(layers):
         r = f(theta, x)
@@ -163,7 +181,9 @@ def _explains_gradient(
     theta: dict[str, torch.Tensor],
     cotangents: torch.Tensor,
 ) -> bool:
-    """Compare one gradient, a mixture of all cotangents, with autograd's: it differs if a weight is used elsewhere."""
+    """Compare one gradient, a mixture of all cotangents, with autograd's: it differs if a weight is
+    used elsewhere.
+    """
     mix = torch.linspace(1, 2, cotangents.shape[1], dtype=f.dtype, device=r.device)
     seen = f.flat(
         torch.autograd.grad(
@@ -181,10 +201,14 @@ def _explains_gradient(
 
 @contextmanager
 def _recording(layers: list[Layer]) -> Iterator[None]:
-    """Note what goes into and comes out of each layer; the hooks are gone at the end, whatever happens."""
+    """Note what goes into and comes out of each layer; the hooks are gone at the end, whatever
+    happens.
+    """
 
     def hook(layer: Layer) -> Callable:
-        def note(_module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> torch.Tensor:
+        def note(
+            _module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor
+        ) -> torch.Tensor:
             layer.calls += 1
             layer.inputs, layer.outputs = first(args, kwargs).detach(), output
             return output.clone()  # a later operation in place must not touch what was noted
@@ -194,7 +218,8 @@ def _recording(layers: list[Layer]) -> Iterator[None]:
     for layer in layers:
         layer.calls = 0
     handles = [
-        layer.module.register_forward_hook(hook(layer), with_kwargs=True, prepend=True) for layer in layers
+        layer.module.register_forward_hook(hook(layer), with_kwargs=True, prepend=True)
+        for layer in layers
     ]
     try:
         yield
@@ -206,7 +231,8 @@ def _recording(layers: list[Layer]) -> Iterator[None]:
 def _add_blocks(total: torch.Tensor, layers: list[Layer], deltas: list[torch.Tensor]) -> None:
     """Add the block of every pair of layers to ``total`` (P, P)."""
     factors = [
-        layer.augmented() if layer.flat else layer.rows(d) for layer, d in zip(layers, deltas, strict=True)
+        layer.augmented() if layer.flat else layer.rows(d)
+        for layer, d in zip(layers, deltas, strict=True)
     ]
     everything = list(zip(layers, deltas, factors, strict=True))
     for i, (one, delta, factor) in enumerate(everything):
@@ -229,15 +255,25 @@ def _add_blocks(total: torch.Tensor, layers: list[Layer], deltas: list[torch.Ten
 
 
 def _add(total: torch.Tensor, rows: list, columns: list, block: torch.Tensor) -> None:
-    """Add a block (o, a, p, b), with ``a`` and ``b`` split into weight and bias columns, in its place in ``total``."""
+    """Add a block (o, a, p, b), with ``a`` and ``b`` split into weight and bias columns, in its
+    place in ``total``.
+    """
     for place, part in rows:
         for place_, part_ in columns:
-            here = total[place, place_].unflatten(1, (block.shape[2], -1)).unflatten(0, (block.shape[0], -1))
+            here = (
+                total[place, place_]
+                .unflatten(1, (block.shape[2], -1))
+                .unflatten(0, (block.shape[0], -1))
+            )
             here += block[:, part, :, part_]
 
 
-def _kronecker(delta: torch.Tensor, a: torch.Tensor, delta_: torch.Tensor, a_: torch.Tensor) -> torch.Tensor:
-    """Return the block of two layers, (o, a, p, b), from cotangents (k, n, o), (k, n, p) and inputs (n, a), (n, b)."""
+def _kronecker(
+    delta: torch.Tensor, a: torch.Tensor, delta_: torch.Tensor, a_: torch.Tensor
+) -> torch.Tensor:
+    """Return the block of two layers, (o, a, p, b), from cotangents (k, n, o), (k, n, p) and inputs
+    (n, a), (n, b).
+    """
     left = torch.einsum("kno,knp->nop", delta, delta_).flatten(1)
     right = (a.unsqueeze(2) * a_.unsqueeze(1)).flatten(1)
     block = (
@@ -249,7 +285,9 @@ def _kronecker(delta: torch.Tensor, a: torch.Tensor, delta_: torch.Tensor, a_: t
 
 
 def _kronecker_square(delta: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-    """Return the block of a layer with itself: both factors are symmetric, so a quarter of the product will do."""
+    """Return the block of a layer with itself: both factors are symmetric, so a quarter of the
+    product will do.
+    """
     (i, j), pair = _pairs(delta.shape[2], delta.device)
     (p, q), pair_ = _pairs(a.shape[1], a.device)
     left = torch.einsum("kno,knp->nop", delta, delta)[:, i, j]
@@ -264,14 +302,20 @@ def _kronecker_square(delta: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the index pairs of an upper triangle (2, m), and the table (size, size) of their numbers."""
+    """Return the index pairs of an upper triangle (2, m), and the table (size, size) of their
+    numbers.
+    """
     pairs = torch.triu_indices(size, size, device=device)
     table = torch.empty(size, size, dtype=torch.long, device=device)
-    table[pairs[0], pairs[1]] = table[pairs[1], pairs[0]] = torch.arange(pairs.shape[1], device=device)
+    table[pairs[0], pairs[1]] = table[pairs[1], pairs[0]] = torch.arange(
+        pairs.shape[1], device=device
+    )
     return pairs, table
 
 
 def _kronecker_rows(delta: torch.Tensor, a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return the block of a layer (k, n, o), (n, a) with explicit rows (n, k, p) of another: (o, a, 1, p)."""
+    """Return the block of a layer (k, n, o), (n, a) with explicit rows (n, k, p) of another: (o, a,
+    1, p).
+    """
     summed = torch.einsum("kno,nkp->nop", delta, rows).flatten(1)
     return (a.mT @ summed).unflatten(1, (delta.shape[2], -1)).transpose(0, 1).unsqueeze(2)

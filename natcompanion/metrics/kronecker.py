@@ -17,8 +17,9 @@ from natcompanion.metrics.model_function import CHUNK, ModelFunction
 class KroneckerFactors(NamedTuple):
     r"""The two factors of one layer's block of the Fisher matrix, :math:`F \approx B \otimes A`.
 
-    ``A`` (a, a) is the second moment of the layer's inputs, with a 1 appended if it has a trainable bias. ``B`` (o, o)
-    is the second moment of the gradients that come back to its outputs. Both are float64.
+    ``A`` (a, a) is the second moment of the layer's inputs, with a 1 appended if it has a trainable
+    bias. ``B`` (o, o) is the second moment of the gradients that come back to its outputs. Both are
+    float64.
     """
 
     A: torch.Tensor
@@ -26,7 +27,9 @@ class KroneckerFactors(NamedTuple):
     bias: bool
 
     def dense(self) -> torch.Tensor:
-        """Return the block (P, P) for the layer's parameters in their own order: vec W row-major, then b."""
+        """Return the block (P, P) for the layer's parameters in their own order: vec W row-major,
+        then b.
+        """
         block = torch.kron(self.B, self.A)
         if not self.bias:
             return block
@@ -37,12 +40,13 @@ class KroneckerFactors(NamedTuple):
     def inverse(
         self, damping: float, *, factored: bool = False, dtype: torch.dtype = torch.float64
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        r"""Return the function that takes ``[W b]``-shaped gradients (o, a) to the damped natural gradient.
+        r"""Return the function that takes ``[W b]``-shaped gradients (o, a) to the damped natural
+        gradient.
 
         .. math:: \operatorname{vec} G \mapsto (B \otimes A + \lambda I)^{-1} \operatorname{vec} G
 
-        It needs an eigendecomposition of each factor. With ``factored`` the damping is spread over the factors as in
-        Martens and Grosse (2015), which needs a Cholesky factor of each:
+        It needs an eigendecomposition of each factor. With ``factored`` the damping is spread over
+        the factors as in Martens and Grosse (2015), which needs a Cholesky factor of each:
 
         .. math:: (B + \tfrac{\sqrt\lambda}{\pi} I) \otimes (A + \pi \sqrt\lambda I), \qquad
                   \pi^2 = \frac{\operatorname{tr}A / a}{\operatorname{tr}B / o}
@@ -61,26 +65,31 @@ def kronecker_factors(
     generator: torch.Generator | None = None,
     parameters: Parameters = None,
 ) -> dict[str, KroneckerFactors]:
-    r"""Return the Kronecker factors of the Fisher matrix of every Linear and Conv2d layer, by the layer's name.
+    r"""Return the Kronecker factors of the Fisher matrix of every Linear and Conv2d layer, by the
+    layer's name.
 
     .. math:: F_{[W b]} \approx B \otimes A, \qquad
               A = \frac1n \sum_i \tilde h_i \tilde h_i^\top, \qquad
-              B = \frac1n \sum_i \mathrm E_{t \sim p(t \mid x_i)} \left[\delta_i \delta_i^\top\right]
+              B = \frac1n \sum_i \mathrm E_{t \sim p(t \mid x_i)} \left[\delta_i
+              \delta_i^\top\right]
 
-    Here :math:`\tilde h` is the input with a 1 appended. If inputs and gradients are independent, this is the block
-    itself. The expectation over the labels is exact: the columns of a root of the likelihood's Fisher matrix are sent
-    back through the model. Where a layer is applied at s positions (a convolution, a sequence), A is averaged over n
-    and s, and B is summed over s, as if the positions were uncorrelated.
+    Here :math:`\tilde h` is the input with a 1 appended. If inputs and gradients are independent,
+    this is the block itself. The expectation over the labels is exact: the columns of a root of the
+    likelihood's Fisher matrix are sent back through the model. Where a layer is applied at s
+    positions (a convolution, a sequence), A is averaged over n and s, and B is summed over s, as if
+    the positions were uncorrelated.
 
     Parameters
     ----------
     model : Module
-        Maps (n, ...) to (n, o). Its trainable parameters belong to Linear and Conv2d layers (without groups) that are
-        called once each. It runs in evaluation mode and is left as it was.
+        Maps (n, ...) to (n, o). Its trainable parameters belong to Linear and Conv2d layers
+        (without groups) that are called once each. It runs in evaluation mode and is left as it
+        was.
     x : Tensor, shape (n, ...)
     likelihood : Likelihood
     draws : int, optional
-        Estimate B from that many labels per example, drawn from the model, instead of the exact expectation.
+        Estimate B from that many labels per example, drawn from the model, instead of the exact
+        expectation.
     generator : torch.Generator, optional
         For the draws.
     parameters : iterable, optional
@@ -93,8 +102,8 @@ def kronecker_factors(
 
     Notes
     -----
-    Source: prong Eq. 5; vec takes the rows of a matrix, so that B comes first. Convolutions as in Grosse and Martens
-    (2016).
+    Source: prong Eq. 5; vec takes the rows of a matrix, so that B comes first. Convolutions as in
+    Grosse and Martens (2016).
     """
     draws = None if draws is None else check.whole(draws, "draws")
     if not hasattr(likelihood, "fisher_root"):
@@ -116,17 +125,23 @@ def _factors(
     layers, names = kronecker_layers(f), {module: name for name, module in f.modules.items()}
     r = f.output(x)
     exact = draws is None
-    cotangents = likelihood.fisher_root(r).mT if exact else sampled_scores(likelihood, r, draws, generator)
+    cotangents = (
+        likelihood.fisher_root(r).mT if exact else sampled_scores(likelihood, r, draws, generator)
+    )
     sums, start, step = [(0.0, 0.0)] * len(layers), 0, 1
     while start < len(x):
         part = slice(start, start + step)
         deltas = fast.backpropagate(f, layers, x[part], cotangents[part])
         if deltas is None:
             raise ValueError(
-                "model: expected layers that are called once and whose weights are used nowhere else, got shared "
+                "model: expected layers that are called once and whose weights are used "
+                "nowhere else, got shared "
                 "weights or a layer without a part in the output; K-FAC has no block for them"
             )
-        start, step = start + step, max(1, CHUNK // (sum(d.numel() for d in deltas) // len(x[part])))
+        start, step = (
+            start + step,
+            max(1, CHUNK // (sum(d.numel() for d in deltas) // len(x[part]))),
+        )
         parts = [_second_moments(layer, delta) for layer, delta in zip(layers, deltas, strict=True)]
         sums = [(A + A_, B + B_) for (A, B), (A_, B_) in zip(sums, parts, strict=True)]
     return {
@@ -140,21 +155,29 @@ def kronecker_layers(f: ModelFunction) -> list[fast.Layer]:
     chosen = {id(p) for p in f.originals.values()}
     for name, module in f.modules.items():
         mine = any(id(p) in chosen for p in module._parameters.values())
-        if mine and (type(module) not in (nn.Linear, nn.Conv2d) or getattr(module, "groups", 1) != 1):
+        if mine and (
+            type(module) not in (nn.Linear, nn.Conv2d) or getattr(module, "groups", 1) != 1
+        ):
             raise ValueError(
-                f"model: expected trainable parameters in Linear and Conv2d layers without groups, got {name!r} "
+                "model: expected trainable parameters in Linear and Conv2d layers without "
+                f"groups, got {name!r} "
                 f"({type(module).__name__}); freeze it, or name the parameters to train"
             )
     layers = fast.find_layers(f)
     if layers is None:
         raise ValueError(
-            "model: expected layers with weights of their own, got tied ones; K-FAC cannot treat them"
+            (
+                "model: expected layers with weights of their own, got tied ones; K-FAC cannot "
+                "treat them"
+            )
         )
     return layers
 
 
 def _second_moments(layer: fast.Layer, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sums over the examples of A and B, from the cotangents (k, n, ...) of the layer's outputs."""
+    """Return the sums over the examples of A and B, from the cotangents (k, n, ...) of the layer's
+    outputs.
+    """
     h = _positions(layer).double()
     count = len(layer.inputs)
     if layer.bias:
@@ -177,7 +200,9 @@ def _positions(layer: fast.Layer) -> torch.Tensor:
     return unfold(padded, m.kernel_size, m.dilation, 0, m.stride).mT.flatten(0, 1)
 
 
-def _exact(f: KroneckerFactors, damping: float, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+def _exact(
+    f: KroneckerFactors, damping: float, dtype: torch.dtype
+) -> Callable[[torch.Tensor], torch.Tensor]:
     (a, Q), (b, R) = (torch.linalg.eigh(factor) for factor in (f.A, f.B))
     scale = (1 / (b.clamp(min=0)[:, None] * a.clamp(min=0) + damping)).to(dtype)
     Q, R = Q.to(dtype), R.to(dtype)
@@ -189,7 +214,10 @@ def _factored(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     a, b = float(f.A.diagonal().mean()), float(f.B.diagonal().mean())
     pi = (a / b) ** 0.5 if a > 0 and b > 0 else 1.0
-    left, right = _inverse(f.B, damping**0.5 / pi).to(dtype), _inverse(f.A, damping**0.5 * pi).to(dtype)
+    left, right = (
+        _inverse(f.B, damping**0.5 / pi).to(dtype),
+        _inverse(f.A, damping**0.5 * pi).to(dtype),
+    )
     return lambda G: (left @ G.to(dtype) @ right).to(G.dtype)
 
 

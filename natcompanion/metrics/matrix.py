@@ -76,18 +76,20 @@ def condition_number(G: torch.Tensor, rtol: float = 0.0) -> float:
     -------
     float
         ``inf`` if an eigenvalue that is kept is 0 at the precision of ``G``, that is at most
-        ``P * finfo(dtype).eps`` times the largest. So ``rtol=0`` gives ``inf`` for every singular metric.
+        ``P * finfo(dtype).eps`` times the largest. So ``rtol=0`` gives ``inf`` for every singular
+        metric.
 
     Raises
     ------
     ValueError
-        If ``G`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue, or ``rtol``
-        is outside [0, 1).
+        If ``G`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue,
+        or ``rtol`` is outside [0, 1).
 
     Notes
     -----
-    Computed in float64. It bounds steepest descent: the largest stable step size is two over the largest
-    eigenvalue, and the slowest direction then contracts by about one minus two over the condition number.
+    Computed in float64. It bounds steepest descent: the largest stable step size is two over the
+    largest eigenvalue, and the slowest direction then contracts by about one minus two over the
+    condition number.
     """
     if check.non_negative(rtol, "rtol") >= 1:
         raise ValueError(f"rtol: expected a number in [0, 1), got {rtol}")

@@ -1,4 +1,6 @@
-"""A torch module as a function of its trainable parameters, evaluated without leaving a trace in it."""
+"""A torch module as a function of its trainable parameters, evaluated without leaving a trace in
+it.
+"""
 
 import math
 import warnings
@@ -14,30 +16,37 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 CHUNK = 2**24
 """Numbers that a block of per-example rows may hold."""
 DETACHED = (
-    "model: expected outputs that depend on the parameters, got outputs without a graph; is there a detach()?"
+    "model: expected outputs that depend on the parameters, got outputs without a graph; is "
+    "there a detach()?"
 )
 
 
 class ModelFunction:
-    """The outputs ``r`` of ``model`` and products of their Jacobian, as a function of the chosen parameters.
+    """The outputs ``r`` of ``model`` and products of their Jacobian, as a function of the chosen
+    parameters.
 
-    The model runs in evaluation mode (BatchNorm uses its running statistics, Dropout is off) and is left as it
-    was: same modes, same buffers, no hooks. Half-precision models are computed in float32. Examples must not
-    influence one another.
+    The model runs in evaluation mode (BatchNorm uses its running statistics, Dropout is off) and is
+    left as it was: same modes, same buffers, no hooks. Half-precision models are computed in
+    float32. Examples must not influence one another.
 
     Parameters
     ----------
     model
         Any module that maps (n, ...) to (n, o).
     parameters
-        Names or parameters to differentiate by; by default every parameter with ``requires_grad``, in the order
-        of ``model.parameters()``. Shared (tied) parameters count once.
+        Names or parameters to differentiate by; by default every parameter with ``requires_grad``,
+        in the order of ``model.parameters()``. Shared (tied) parameters count once.
     """
 
-    def __init__(self, model: nn.Module, parameters: Iterable[str | nn.Parameter] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, parameters: Iterable[str | nn.Parameter] | None = None
+    ) -> None:
         if torch.is_inference_mode_enabled():
             raise ValueError(
-                "model: expected derivatives to be possible, got torch.inference_mode; use torch.no_grad"
+                (
+                    "model: expected derivatives to be possible, got torch.inference_mode; use "
+                    "torch.no_grad"
+                )
             )
         self.model = model
         self.modules = dict(model.named_modules())
@@ -46,13 +55,17 @@ class ModelFunction:
         self.originals = select({slot.name: slot.tensor for slot in self.slots}, parameters)
         first = next(iter(self.originals.values()))
         self.out_dtype = first.dtype
-        self.dtype = torch.float32 if first.dtype in (torch.float16, torch.bfloat16) else first.dtype
+        self.dtype = (
+            torch.float32 if first.dtype in (torch.float16, torch.bfloat16) else first.dtype
+        )
         self.theta = {name: self._cast(p.detach()) for name, p in self.originals.items()}
         self.size = sum(p.numel() for p in self.theta.values())
         others = {id(slot.tensor): slot.tensor for slot in self.slots}
         for p in self.originals.values():
             del others[id(p)]
-        self.constants = {key: self._cast(tensor.detach().clone()) for key, tensor in others.items()}
+        self.constants = {
+            key: self._cast(tensor.detach().clone()) for key, tensor in others.items()
+        }
 
     def _cast(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.dtype) if x.is_floating_point() and x.dtype != self.dtype else x
@@ -60,11 +73,20 @@ class ModelFunction:
     def check(self, x: torch.Tensor) -> torch.Tensor:
         """Return the batch of inputs in the computing dtype, if it is one the model can take."""
         if not isinstance(x, torch.Tensor) or x.ndim < 1 or x.numel() == 0:
-            got = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
-            raise ValueError(f"x: expected a non-empty batch, a tensor of shape (n, ...), got {got}")
+            got = (
+                f"a tensor of shape {tuple(x.shape)}"
+                if isinstance(x, torch.Tensor)
+                else type(x).__name__
+            )
+            raise ValueError(
+                f"x: expected a non-empty batch, a tensor of shape (n, ...), got {got}"
+            )
         if (x.is_floating_point() or x.is_complex()) and x.dtype != self.out_dtype:
             raise ValueError(
-                f"x: expected {self.out_dtype} like the model's parameters, got {x.dtype}; convert one"
+                (
+                    f"x: expected {self.out_dtype} like the model's parameters, got {x.dtype}; "
+                    "convert one"
+                )
             )
         if not all_finite(x):
             raise ValueError(
@@ -83,31 +105,39 @@ class ModelFunction:
             r = self.model(x)
         if not isinstance(r, torch.Tensor) or r.ndim != 2 or len(r) != len(x):
             got = f"shape {tuple(r.shape)}" if isinstance(r, torch.Tensor) else type(r).__name__
-            raise ValueError(f"model: expected outputs of shape ({len(x)}, o) for this batch, got {got}")
+            raise ValueError(
+                f"model: expected outputs of shape ({len(x)}, o) for this batch, got {got}"
+            )
         return r
 
     def output(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the outputs (n, o), without a graph, if they are finite and examples do not influence one another.
+        """Return the outputs (n, o), without a graph, if they are finite and examples do not
+        influence one another.
 
-        One example is tried alone: not at an end, because others may reach it from before or from behind, nor the
-        middle one, which may be their mean.
+        One example is tried alone: not at an end, because others may reach it from before or from
+        behind, nor the middle one, which may be their mean.
         """
         k = 3 * len(x) // 5
         with torch.no_grad():
             r = self(self.theta, x)
             alone = self(self.theta, x[k : k + 1])
         if not all_finite(r):
-            raise ValueError("model: expected finite outputs, got NaN or infinite ones; check the parameters")
+            raise ValueError(
+                "model: expected finite outputs, got NaN or infinite ones; check the parameters"
+            )
         gap = float((alone[0] - r[k]).abs().max())
         if gap > torch.finfo(self.dtype).eps ** 0.4 * (1 + float(r.abs().max())):
             raise ValueError(
-                f"model: expected examples that do not influence one another, but output {k} changes by "
+                "model: expected examples that do not influence one another, but output "
+                f"{k} changes by "
                 f"{gap:.3g} when its input is alone; use statistics that do not depend on the batch"
             )
         return r
 
     def flat(self, pieces: Iterable[torch.Tensor], lead: int = 0) -> torch.Tensor:
-        """Join one tensor per parameter into vectors of length P, keeping ``lead`` leading dimensions."""
+        """Join one tensor per parameter into vectors of length P, keeping ``lead`` leading
+        dimensions.
+        """
         return torch.cat([p.reshape(*p.shape[:lead], -1) for p in pieces], -1)
 
     def rows(self, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
@@ -122,7 +152,9 @@ class ModelFunction:
                 warnings.filterwarnings("ignore", "There is a performance drop")
                 return vmap(one)(x, cotangents)
         except RuntimeError:  # a layer that vmap cannot batch: one example after the other
-            return torch.stack([self._rows_of_one(x_i, c_i) for x_i, c_i in zip(x, cotangents, strict=True)])
+            return torch.stack(
+                [self._rows_of_one(x_i, c_i) for x_i, c_i in zip(x, cotangents, strict=True)]
+            )
 
     def _rows_of_one(self, x_i: torch.Tensor, c_i: torch.Tensor) -> torch.Tensor:
         theta = {name: p.clone().requires_grad_() for name, p in self.theta.items()}
@@ -134,7 +166,9 @@ class ModelFunction:
             ]
         return torch.stack([self.flat(row) for row in rows])
 
-    def chunks(self, x: torch.Tensor, cotangents: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    def chunks(
+        self, x: torch.Tensor, cotangents: torch.Tensor
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield ``(examples, rows of these examples)`` in blocks of bounded size."""
         step = max(1, CHUNK // (cotangents.shape[1] * self.size))
         for start in range(0, len(x), step):
@@ -143,7 +177,9 @@ class ModelFunction:
 
 
 def all_finite(x: torch.Tensor) -> bool:
-    """Say whether ``x`` has no NaN or infinite entry, in one pass and without a temporary tensor."""
+    """Say whether ``x`` has no NaN or infinite entry, in one pass and without a temporary
+    tensor.
+    """
     return not x.is_floating_point() or all(math.isfinite(end) for end in torch.aminmax(x.detach()))
 
 
@@ -161,7 +197,9 @@ def evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class Slot(NamedTuple):
-    """A place in a module that holds a parameter or a buffer. Shared tensors have several slots and one name."""
+    """A place in a module that holds a parameter or a buffer. Shared tensors have several slots and
+    one name.
+    """
 
     module: nn.Module
     owner: dict[str, torch.Tensor]
@@ -174,7 +212,13 @@ def find_slots(modules: dict[str, nn.Module]) -> list[Slot]:
     """Return every place that holds a tensor, in the order of ``model.named_parameters()``."""
     names: dict[int, str] = {}
     return [
-        Slot(module, owner, key, tensor, names.setdefault(id(tensor), f"{prefix}.{key}" if prefix else key))
+        Slot(
+            module,
+            owner,
+            key,
+            tensor,
+            names.setdefault(id(tensor), f"{prefix}.{key}" if prefix else key),
+        )
         for prefix, module in modules.items()
         for owner in (module._parameters, module._buffers)
         for key, tensor in owner.items()
@@ -184,13 +228,16 @@ def find_slots(modules: dict[str, nn.Module]) -> list[Slot]:
 
 @contextmanager
 def substituted(slots: list[Slot], new: dict[int, torch.Tensor]) -> Iterator[None]:
-    """Replace tensors, found by their ``id``, wherever they occur, and put the old ones back at the end.
+    """Replace tensors, found by their ``id``, wherever they occur, and put the old ones back at the
+    end.
 
     Unlike ``torch.func.functional_call`` it also restores a module that occurs twice in the model.
     """
     slots = [slot for slot in slots if id(slot.tensor) in new]
     recurrent = {
-        slot.module: slot.module._flat_weights for slot in slots if isinstance(slot.module, nn.RNNBase)
+        slot.module: slot.module._flat_weights
+        for slot in slots
+        if isinstance(slot.module, nn.RNNBase)
     }
     try:
         for slot in slots:
@@ -207,7 +254,9 @@ def substituted(slots: list[Slot], new: dict[int, torch.Tensor]) -> Iterator[Non
 
 @contextmanager
 def _twice_differentiable(modules: dict[str, nn.Module]) -> Iterator[None]:
-    """Choose the plain form of attention and recurrent layers: the fused ones have no second derivative."""
+    """Choose the plain form of attention and recurrent layers: the fused ones have no second
+    derivative.
+    """
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules.values())
     fused = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(fused and not recurrent)  # torch.backends.mkldnn.flags warns
@@ -221,14 +270,19 @@ def _twice_differentiable(modules: dict[str, nn.Module]) -> Iterator[None]:
 def select(
     tensors: dict[str, torch.Tensor], parameters: Iterable[str | nn.Parameter] | None = None
 ) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters by name, or the chosen ones of them, in the order of the model."""
-    named = {name: p for name, p in tensors.items() if isinstance(p, nn.Parameter) and p.requires_grad}
+    """Return the trainable parameters by name, or the chosen ones of them, in the order of the
+    model.
+    """
+    named = {
+        name: p for name, p in tensors.items() if isinstance(p, nn.Parameter) and p.requires_grad
+    }
     if parameters is not None:
         wanted = {key if isinstance(key, str) else id(key) for key in parameters}
         unknown = wanted - set(named) - {id(p) for p in named.values()}
         if unknown or not wanted:
             raise ValueError(
-                f"parameters: expected trainable parameters of the model or their names, of {list(named)}; "
+                "parameters: expected trainable parameters of the model or their names, of "
+                f"{list(named)}; "
                 f"{len(unknown)} of the {len(wanted)} given are not among them"
             )
         named = {name: p for name, p in named.items() if name in wanted or id(p) in wanted}
@@ -238,7 +292,9 @@ def select(
         if not p.is_floating_point():
             raise ValueError(f"model: expected real parameters, got {p.dtype} in {name}")
         if not all_finite(p):
-            raise ValueError(f"model: expected finite parameters, got NaN or infinite numbers in {name}")
+            raise ValueError(
+                f"model: expected finite parameters, got NaN or infinite numbers in {name}"
+            )
     return named
 
 
@@ -247,6 +303,7 @@ def _refuse_batch_statistics(modules: dict[str, nn.Module]) -> None:
     for name, module in modules.items():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise ValueError(
-                f"model: layer {name!r} ({type(module).__name__}) has no running statistics, so that examples "
+                f"model: layer {name!r} ({type(module).__name__}) has no running "
+                "statistics, so that examples "
                 "depend on one another; use track_running_stats=True"
             )

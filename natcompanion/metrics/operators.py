@@ -1,7 +1,8 @@
 """Metrics known by their products only: nothing of size (P, P) is stored.
 
-On one batch the graph of the model is kept between products, so that a product costs about one gradient, and only the
-first one pays for the set-up. On several batches the graph of one batch at a time is rebuilt.
+On one batch the graph of the model is kept between products, so that a product costs about one
+gradient, and only the first one pays for the set-up. On several batches the graph of one batch at a
+time is rebuilt.
 """
 
 from collections.abc import Iterable
@@ -22,8 +23,8 @@ Batches = torch.Tensor | Iterable[torch.Tensor | tuple[torch.Tensor, torch.Tenso
 class JacobianProducts:
     """The products ``J v`` and ``u J`` for one batch, from a graph that is built once.
 
-    ``J v`` is the derivative of ``u J`` with respect to ``u``, multiplied by ``v``: reverse mode twice, which any
-    differentiable module supports.
+    ``J v`` is the derivative of ``u J`` with respect to ``u``, multiplied by ``v``: reverse mode
+    twice, which any differentiable module supports.
     """
 
     def __init__(self, f: ModelFunction, x: torch.Tensor) -> None:
@@ -41,29 +42,39 @@ class JacobianProducts:
 
     def push(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``J v`` for each example; (P,) in, (n, o) out."""
-        pieces = [piece.view_as(p) for piece, p in zip(v.split(self.sizes), self.theta.values(), strict=True)]
+        pieces = [
+            piece.view_as(p)
+            for piece, p in zip(v.split(self.sizes), self.theta.values(), strict=True)
+        ]
         used = [pieces[i] for i, _ in self.pulled]
         return torch.autograd.grad([g for _, g in self.pulled], self.u, used, retain_graph=True)[0]
 
     def pull(self, u: torch.Tensor) -> torch.Tensor:
         """Return the sum over examples of ``u J``; (n, o) in, (P,) out."""
-        grads = torch.autograd.grad(self.r, self.theta.values(), u, retain_graph=True, materialize_grads=True)
+        grads = torch.autograd.grad(
+            self.r, self.theta.values(), u, retain_graph=True, materialize_grads=True
+        )
         return torch.cat([g.reshape(-1) for g in grads])
 
 
 class MetricOperator:
     """What all metric operators share: products, damping, diagonal, dense form.
 
-    ``operator @ v`` takes a vector (P,) or a matrix (P, k). ``damping`` times the identity is added everywhere and
-    may be changed at any time. The parameters of the model must not change while the operator is in use; a change
-    is noticed, except one through ``parameter.data``, which torch does not count.
+    ``operator @ v`` takes a vector (P,) or a matrix (P, k). ``damping`` times the identity is added
+    everywhere and may be changed at any time. The parameters of the model must not change while the
+    operator is in use; a change is noticed, except one through ``parameter.data``, which torch does
+    not count.
     """
 
-    def __init__(self, model: nn.Module, x: Batches, damping: float, parameters: Parameters) -> None:
+    def __init__(
+        self, model: nn.Module, x: Batches, damping: float, parameters: Parameters
+    ) -> None:
         self._f = ModelFunction(model, parameters)
         self.damping = _checks.non_negative(damping, "damping")
         batches = (
-            [x] if isinstance(x, torch.Tensor) else [b if isinstance(b, torch.Tensor) else b[0] for b in x]
+            [x]
+            if isinstance(x, torch.Tensor)
+            else [b if isinstance(b, torch.Tensor) else b[0] for b in x]
         )
         self._batches = [self._f.check(batch) for batch in batches]
         if not self._batches:
@@ -90,10 +101,16 @@ class MetricOperator:
             got = f"shape {tuple(v.shape)}" if isinstance(v, torch.Tensor) else type(v).__name__
             raise ValueError(f"v: expected a tensor of shape ({P},) or ({P}, k), got {got}")
         if not v.is_floating_point():
-            raise ValueError(f"v: expected a floating-point tensor, got {v.dtype}; convert it with .double()")
+            raise ValueError(
+                f"v: expected a floating-point tensor, got {v.dtype}; convert it with .double()"
+            )
         self._check_unchanged()
         w = v.detach().to(self.dtype)
-        product = self._product(w) if w.ndim == 1 else torch.stack([self._product(c) for c in w.unbind(1)], 1)
+        product = (
+            self._product(w)
+            if w.ndim == 1
+            else torch.stack([self._product(c) for c in w.unbind(1)], 1)
+        )
         return (product.add_(w, alpha=self.damping) if self.damping else product).to(v.dtype)
 
     def diagonal(self) -> torch.Tensor:
@@ -125,7 +142,9 @@ class MetricOperator:
             return (self @ torch.as_tensor(v, dtype=dtype, device=device)).cpu().numpy()
 
         as_numpy = torch.empty(0, dtype=dtype).numpy().dtype
-        return scipy.sparse.linalg.LinearOperator(self.shape, matvec=product, rmatvec=product, dtype=as_numpy)
+        return scipy.sparse.linalg.LinearOperator(
+            self.shape, matvec=product, rmatvec=product, dtype=as_numpy
+        )
 
     def _product(self, v: torch.Tensor) -> torch.Tensor:
         shift = self._shift(v)
@@ -138,7 +157,9 @@ class MetricOperator:
         return jacobian.pull(self._inner(r, jacobian.push(v), cotangents, shift) / self._n)
 
     def _graph(self, index: int) -> tuple[JacobianProducts, torch.Tensor | None]:
-        """Return the kept graph of a single batch with what its output metric needs, or build that of this batch."""
+        """Return the kept graph of a single batch with what its output metric needs, or build that
+        of this batch.
+        """
         if self._kept is not None:
             if self._kept[1] is None:  # the second product: more will come
                 self._kept = self._kept[0], self._output_metric(self._kept[0].r.detach())
@@ -154,10 +175,16 @@ class MetricOperator:
 
     def _check_unchanged(self) -> None:
         if self._state() != self._versions:
-            raise ValueError("model: the parameters changed after the operator was made; make a new one")
+            raise ValueError(
+                "model: the parameters changed after the operator was made; make a new one"
+            )
 
     def _inner(
-        self, r: torch.Tensor, u: torch.Tensor, cotangents: torch.Tensor | None, shift: torch.Tensor | float
+        self,
+        r: torch.Tensor,
+        u: torch.Tensor,
+        cotangents: torch.Tensor | None,
+        shift: torch.Tensor | float,
     ) -> torch.Tensor:
         """Return the product (n, o) of ``u`` (n, o) with the metric of the outputs."""
         weights = torch.einsum("nko,no->nk", cotangents, u) - shift
@@ -192,10 +219,11 @@ class FisherOperator(MetricOperator):
     Parameters
     ----------
     model
-        Any differentiable module from (n, ...) to (n, o); it runs in evaluation mode and is left as it was.
+        Any differentiable module from (n, ...) to (n, o); it runs in evaluation mode and is left as
+        it was.
     x
-        Inputs (n, ...), or batches of them (of any sizes, alone or paired with targets, which are not read). Batches
-        are read once and kept.
+        Inputs (n, ...), or batches of them (of any sizes, alone or paired with targets, which are
+        not read). Batches are read once and kept.
     likelihood
         The output model.
     damping
@@ -224,7 +252,11 @@ class FisherOperator(MetricOperator):
         self._likelihood = likelihood
 
     def _inner(
-        self, r: torch.Tensor, u: torch.Tensor, cotangents: torch.Tensor | None, shift: torch.Tensor | float
+        self,
+        r: torch.Tensor,
+        u: torch.Tensor,
+        cotangents: torch.Tensor | None,
+        shift: torch.Tensor | float,
     ) -> torch.Tensor:
         if cotangents is None:
             return self._likelihood.fisher_product(r, u)
@@ -234,7 +266,9 @@ class FisherOperator(MetricOperator):
         return None
 
     def _output_metric(self, r: torch.Tensor) -> torch.Tensor | None:
-        """Return the metric of the outputs (n, o, o) where it is small: faster than computing with ``r`` each time."""
+        """Return the metric of the outputs (n, o, o) where it is small: faster than computing with
+        ``r`` each time.
+        """
         root = self._likelihood.fisher_root(r) if r.numel() * r.shape[1] <= 2**20 else None
         return None if root is None else root @ root.mT
 
@@ -245,10 +279,12 @@ class FisherOperator(MetricOperator):
 class CovarianceOperator(MetricOperator):
     r"""The covariance of the per-example gradients at given targets, as an operator.
 
-    .. math:: C v = \frac1n \sum_i (g_i - \bar g) (g_i - \bar g)^T v, \qquad g_i = -\nabla \log p(t_i \mid x_i)
+    .. math:: C v = \frac1n \sum_i (g_i - \bar g) (g_i - \bar g)^T v, \qquad g_i = -\nabla \log
+    p(t_i \mid x_i)
 
-    With ``centred=False`` nothing is subtracted: U, the empirical Fisher. ``t`` holds the targets of ``x``; if ``x``
-    is several batches, they are pairs (inputs, targets) and ``t`` is None. Otherwise as :class:`FisherOperator`.
+    With ``centred=False`` nothing is subtracted: U, the empirical Fisher. ``t`` holds the targets
+    of ``x``; if ``x`` is several batches, they are pairs (inputs, targets) and ``t`` is None.
+    Otherwise as :class:`FisherOperator`.
 
     Source: revisiting Eq. 12 and 13.
     """
@@ -265,7 +301,9 @@ class CovarianceOperator(MetricOperator):
         parameters: Parameters = None,
     ) -> None:
         if isinstance(x, torch.Tensor) == (t is None):
-            raise ValueError("t: expected targets where x is a tensor, and None where x is batches of pairs")
+            raise ValueError(
+                "t: expected targets where x is a tensor, and None where x is batches of pairs"
+            )
         if t is None:
             pairs = list(x)
             x, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -273,7 +311,8 @@ class CovarianceOperator(MetricOperator):
             targets = [t]
         super().__init__(model, x, damping, parameters)
         scores = [
-            score(likelihood, self._f.output(b), t) for b, t in zip(self._batches, targets, strict=True)
+            score(likelihood, self._f.output(b), t)
+            for b, t in zip(self._batches, targets, strict=True)
         ]
         self._scores = [s.unsqueeze(1) for s in scores]
         self._centre = None
@@ -288,8 +327,9 @@ class CovarianceOperator(MetricOperator):
 class MonteCarloOperator(MetricOperator):
     """An unbiased estimate of the Fisher matrix as an operator, from labels drawn from the model.
 
-    ``samples`` labels are drawn for each example when the operator is made, and kept: the operator is one fixed
-    matrix. Without ``generator``, torch's global one is used. Otherwise as :class:`FisherOperator`.
+    ``samples`` labels are drawn for each example when the operator is made, and kept: the operator
+    is one fixed matrix. Without ``generator``, torch's global one is used. Otherwise as
+    :class:`FisherOperator`.
     """
 
     def __init__(

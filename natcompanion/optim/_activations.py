@@ -25,23 +25,51 @@ class Activation:
 
     def nu(self, a: torch.Tensor, omega: float) -> torch.Tensor:
         """Return the weight of every pre-activation in the metric."""
-        options = dict(self.options) if self.learned is None else {"iota": float(self.learned.weight.detach())}
+        options = (
+            dict(self.options)
+            if self.learned is None
+            else {"iota": float(self.learned.weight.detach())}
+        )
         return _nu(self.name, a, omega=omega, **options)
 
 
 LINEAR = Activation("linear")
 FUNCTIONS = {
-    torch.relu: "relu", F.relu: "relu", torch.relu_: "relu", F.relu_: "relu", torch.tanh: "tanh", F.tanh: "tanh",
-    torch.sigmoid: "sigmoid", F.sigmoid: "sigmoid", F.elu: "elu", F.leaky_relu: "leaky",
-}  # fmt: skip
+    torch.relu: "relu",
+    F.relu: "relu",
+    torch.relu_: "relu",
+    F.relu_: "relu",
+    torch.tanh: "tanh",
+    F.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    F.sigmoid: "sigmoid",
+    F.elu: "elu",
+    F.leaky_relu: "leaky",
+}
 METHODS = {"relu": "relu", "relu_": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
 PASSED_MODULES = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
 PASSED_FUNCTIONS = (
-    torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze, torch.transpose, torch.permute, F.dropout,
-)  # fmt: skip
+    torch.flatten,
+    torch.reshape,
+    torch.squeeze,
+    torch.unsqueeze,
+    torch.transpose,
+    torch.permute,
+    F.dropout,
+)
 PASSED_METHODS = (
-    "flatten", "view", "reshape", "contiguous", "squeeze", "unsqueeze", "transpose", "permute", "float", "double", "to",
-)  # fmt: skip
+    "flatten",
+    "view",
+    "reshape",
+    "contiguous",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "float",
+    "double",
+    "to",
+)
 SOFTMAX_MODULES = (nn.Softmax, nn.LogSoftmax)
 SOFTMAX_FUNCTIONS = (torch.softmax, F.softmax, torch.log_softmax, F.log_softmax)
 SHAPES = ("shape", "dtype", "device", "ndim")
@@ -52,7 +80,8 @@ TWICE = "is used twice"
 def find_activations(
     model: nn.Module, declared: Mapping[str, str | nn.Module] | None
 ) -> tuple[dict[str, Activation | str], str]:
-    """Return the activation of every Linear and Conv2d layer, by module name, and the name of the first layer.
+    """Return the activation of every Linear and Conv2d layer, by module name, and the name of the
+    first layer.
 
     A layer without a known activation has the reason in its place: see :func:`require_known`.
 
@@ -65,11 +94,18 @@ def find_activations(
     if not modules:
         raise ValueError("model: expected at least one Linear or Conv2d layer, got none")
     if not isinstance(declared, Mapping | None):
-        raise ValueError(f'activations: expected a dict such as {{{next(iter(modules))!r}: "relu"}}, got {declared!r}')
+        raise ValueError(
+            (
+                f'activations: expected a dict such as {{{next(iter(modules))!r}: "relu"}}, got '
+                f"{declared!r}"
+            )
+        )
     declared = dict(declared or {})
     if unknown := [name for name in declared if name not in modules]:
         raise ValueError(f"activations: expected names among {list(modules)}, got {unknown}")
-    found: dict[str, Activation | str] = {name: _declared(name, value) for name, value in declared.items()}
+    found: dict[str, Activation | str] = {
+        name: _declared(name, value) for name, value in declared.items()
+    }
     nodes, repeated, reason = _trace(model)
     for name in modules:
         if name in repeated:
@@ -85,15 +121,18 @@ def require_known(found: dict[str, Activation | str], names: Iterable[str]) -> N
     for name, what in missing.items():
         if what == TWICE:
             raise ValueError(
-                f"model: expected every layer to be used once, got layer {name!r} used twice; tied layers have no "
+                f"model: expected every layer to be used once, got layer {name!r} used "
+                "twice; tied layers have no "
                 "metric here: leave its parameters out with parameters="
             )
     if missing:
         raise ValueError(
             f"activations: expected one of {', '.join(NAMES)} after every layer, but "
             + "; ".join(f"layer {name!r} {what}" for name, what in missing.items())
-            + '. Declare it: activations={"' + next(iter(missing)) + '": "relu"}, or "linear" for a weight of 1'
-        )  # fmt: skip
+            + '. Declare it: activations={"'
+            + next(iter(missing))
+            + '": "relu"}, or "linear" for a weight of 1'
+        )
 
 
 class _Tracer(fx.Tracer):
@@ -104,7 +143,9 @@ class _Tracer(fx.Tracer):
 
 
 def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
-    """Return the layers' nodes in the order of computation, those used twice, and why a layer may be missing."""
+    """Return the layers' nodes in the order of computation, those used twice, and why a layer may
+    be missing.
+    """
     if isinstance(model, LAYERS):
         model = nn.Sequential(model)
         model_name = {"0": ""}
@@ -114,7 +155,11 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
     try:
         graph = _Tracer().trace(model)
     except Exception as error:  # noqa: BLE001 (a model may fail to trace in any way)
-        return {}, set(), f"was not found, because the model cannot be traced ({type(error).__name__}: {error})"
+        return (
+            {},
+            set(),
+            f"was not found, because the model cannot be traced ({type(error).__name__}: {error})",
+        )
     finally:  # what the forward pass has noted in the model came from the tracer
         for module, before in attributes:
             module.__dict__.clear()
@@ -186,6 +231,9 @@ def _declared(name: str, value: Any) -> Activation:
     meaning = _of_module(value) if isinstance(value, nn.Module) else repr(value)
     if isinstance(meaning, str):
         raise ValueError(
-            f"activations[{name!r}]: expected one of {', '.join(NAMES)}, or a module such as nn.ELU(0.5), got {value!r}"
+            (
+                f"activations[{name!r}]: expected one of {', '.join(NAMES)}, or a module such "
+                f"as nn.ELU(0.5), got {value!r}"
+            )
         )
     return meaning

@@ -1,4 +1,6 @@
-r"""The relative metric of one layer: its running mean, its inverse, and the hook that sees the layer's inputs."""
+r"""The relative metric of one layer: its running mean, its inverse, and the hook that sees the
+layer's inputs.
+"""
 
 import weakref
 from typing import Any
@@ -18,10 +20,11 @@ FLOOR = 1e-3
 
 
 def packed_moments(x: torch.Tensor, nu: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    r"""Return :math:`\sum_i \nu_{li}\, \tilde x_{ia} \tilde x_{ib}` for the pairs ``a <= b`` in ``index``.
+    r"""Return :math:`\sum_i \nu_{li}\, \tilde x_{ia} \tilde x_{ib}` for the pairs ``a <= b`` in
+    ``index``.
 
-    One matrix product for all neurons: ``x`` (rows, D), ``nu`` (rows, m), ``index`` (2, D (D + 1) / 2), the
-    result (m, D (D + 1) / 2).
+    One matrix product for all neurons: ``x`` (rows, D), ``nu`` (rows, m), ``index`` (2, D (D + 1) /
+    2), the result (m, D (D + 1) / 2).
     """
     xt = x.mT.contiguous()
     pairs = xt.index_select(0, index[0]).mul_(xt.index_select(0, index[1]))
@@ -37,11 +40,12 @@ def unpacked(packed: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tenso
 
 
 def damped_inverse(G: torch.Tensor, relative: float) -> torch.Tensor:
-    r"""Return the inverses of :math:`G_l + \rho \max(t_l, t / 1000) I` for a stack (m, D, D) or one matrix (D, D).
+    r"""Return the inverses of :math:`G_l + \rho \max(t_l, t / 1000) I` for a stack (m, D, D) or one
+    matrix (D, D).
 
-    :math:`t_l = \mathrm{tr}\, G_l / D`, ``t`` is its mean over the stack, and :math:`\rho` is ``relative``. A
-    block that is still not positive definite in this precision gets more: the damping grows tenfold, from the
-    precision times its trace, until it is.
+    :math:`t_l = \mathrm{tr}\, G_l / D`, ``t`` is its mean over the stack, and :math:`\rho` is
+    ``relative``. A block that is still not positive definite in this precision gets more: the
+    damping grows tenfold, from the precision times its trace, until it is.
     """
     level = G.diagonal(dim1=-2, dim2=-1).mean(-1)
     level = torch.maximum(level, FLOOR * level.mean())
@@ -52,7 +56,9 @@ def damped_inverse(G: torch.Tensor, relative: float) -> torch.Tensor:
     extra = torch.finfo(G.dtype).eps
     while bool(failed.any()):
         level = torch.where(level > 0, level, torch.ones_like(level))
-        G = torch.where((failed > 0)[..., None, None], G + (extra * level)[..., None, None] * eye, G)
+        G = torch.where(
+            (failed > 0)[..., None, None], G + (extra * level)[..., None, None] * eye, G
+        )
         root, failed = torch.linalg.cholesky_ex(G)
         extra *= 10
     return torch.cholesky_inverse(root)
@@ -77,14 +83,26 @@ def _pair(padding: Any) -> tuple:
 class Block:
     """One layer with its metric.
 
-    The metric is ``S + identity * I``: ``S`` is the running mean of the statistics from 0, and ``identity`` is
-    what the start at I and the absolute damping contribute to Eq. 32.
+    The metric is ``S + identity * I``: ``S`` is the running mean of the statistics from 0, and
+    ``identity`` is what the start at I and the absolute damping contribute to Eq. 32.
     """
 
     def __init__(
-        self, name: str, layer: nn.Module, activation: Activation, kind: str, omega: float, chosen: set[int]
+        self,
+        name: str,
+        layer: nn.Module,
+        activation: Activation,
+        kind: str,
+        omega: float,
+        chosen: set[int],
     ) -> None:
-        self.name, self.layer, self.activation, self.kind, self.omega = name, layer, activation, kind, omega
+        self.name, self.layer, self.activation, self.kind, self.omega = (
+            name,
+            layer,
+            activation,
+            kind,
+            omega,
+        )
         self.weight = layer.weight if id(layer.weight) in chosen else None
         self.bias = layer.bias if layer.bias is not None and id(layer.bias) in chosen else None
         self.parts = [p for p in (self.weight, self.bias) if p is not None]
@@ -114,15 +132,21 @@ class Block:
         numbers = self.neurons * (pairs + self.dim**2) if self.own else 2 * self.dim**2
         return numbers * torch.finfo(self.dtype).bits // 8
 
-    # Statistics ---------------------------------------------------------------------------------------------
+    # ---- Statistics
 
     def see(self, x: torch.Tensor, a: torch.Tensor) -> None:
-        """Note the inputs and weights of a forward pass, once a gradient comes back through it to the parameters."""
-        if transformed(a) or not (self.due and self.constant is None and torch.is_grad_enabled() and a.requires_grad):
+        """Note the inputs and weights of a forward pass, once a gradient comes back through it to
+        the parameters.
+        """
+        if transformed(a) or not (
+            self.due and self.constant is None and torch.is_grad_enabled() and a.requires_grad
+        ):
             return
         if not x.numel():  # no examples
             return
-        if self.weight is not None and self.layer.weight is not self.weight:  # torch.func.functional_call
+        if (
+            self.weight is not None and self.layer.weight is not self.weight
+        ):  # torch.func.functional_call
             return
         if self.accumulated and all(p.grad is None for p in self.parts) and not recomputing():
             self.forget()  # those gradients were cleared without a step
@@ -135,7 +159,9 @@ class Block:
         into = [_destination(p) for p in self.parts if p.requires_grad]
         if any(into):
             self.accumulated |= "grad" in into
-            self.pending.append((x.clone(), nu, examples))  # the user may fill x anew before the step
+            self.pending.append(
+                (x.clone(), nu, examples)
+            )  # the user may fill x anew before the step
 
     def forget(self) -> None:
         """Forget the passes that were seen."""
@@ -155,7 +181,9 @@ class Block:
         return a.reshape(-1, self.neurons)
 
     def inputs(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the extended inputs (rows, D), of the parameters that are trained: a 1 last for the bias."""
+        """Return the extended inputs (rows, D), of the parameters that are trained: a 1 last for
+        the bias.
+        """
         if isinstance(self.layer, nn.Conv2d):
             x = windows(self.layer, x)
         x = x.reshape(-1, x.shape[-1]).to(self.dtype)
@@ -163,7 +191,9 @@ class Block:
         return torch.cat([x] * (self.weight is not None) + one, 1)
 
     def statistics(self) -> torch.Tensor:
-        """Return the sum of the seen ``nu x x^T`` over positions, divided by the number of examples."""
+        """Return the sum of the seen ``nu x x^T`` over positions, divided by the number of
+        examples.
+        """
         x = torch.cat([self.inputs(x) for x, _, _ in self.pending])
         examples = sum(n for _, _, n in self.pending)
         nu = None if self.pending[0][1] is None else torch.cat([nu for _, nu, _ in self.pending])
@@ -203,14 +233,16 @@ class Block:
             return self.share * self.constant
         if self.S is None:
             stack = (self.neurons,) * self.own
-            return torch.zeros(*stack, self.dim, self.dim, dtype=self.dtype, device=self.layer.weight.device)
+            return torch.zeros(
+                *stack, self.dim, self.dim, dtype=self.dtype, device=self.layer.weight.device
+            )
         return unpacked(self.S, self._index(self.S.device), self.dim) if self.own else self.S
 
     def refresh(self, relative: float) -> None:
         """Compute the inverse of the present metric.
 
-        Inputs that were always 0, such as the margin of an image, have rows of their own in a shared metric,
-        all the same multiple of I. They are left out of the matrix.
+        Inputs that were always 0, such as the margin of an image, have rows of their own in a
+        shared metric, all the same multiple of I. They are left out of the matrix.
         """
         G, self.live, self.rest = self.metric(), None, 1.0
         if not self.own:
@@ -225,7 +257,11 @@ class Block:
     def direction(self) -> torch.Tensor:
         """Return the gradient (m, D) times the stored inverse."""
         g = torch.cat(
-            [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(self.neurons, -1) for p in self.parts], 1
+            [
+                (torch.zeros_like(p) if p.grad is None else p.grad).reshape(self.neurons, -1)
+                for p in self.parts
+            ],
+            1,
         ).to(self.dtype)
         if self.inverse is None:
             return g
@@ -244,7 +280,9 @@ class Block:
 
 
 class Tap:
-    """A forward hook that shows a block what its layer sees. A copy of it, or one without its block, is blind."""
+    """A forward hook that shows a block what its layer sees. A copy of it, or one without its
+    block, is blind.
+    """
 
     def __init__(self, block: Block | None) -> None:
         self.block = (lambda: None) if block is None else weakref.ref(block)
@@ -263,7 +301,9 @@ class Tap:
 
 
 def _destination(p: torch.Tensor) -> str | None:
-    """Return where the backward pass at work puts the gradient of a parameter: "grad", "result", or None."""
+    """Return where the backward pass at work puts the gradient of a parameter: "grad", "result", or
+    None.
+    """
     try:
         return "grad" if torch._C._will_engine_execute_node(get_gradient_edge(p).node) else None
     except RuntimeError:  # torch.autograd.grad with respect to p

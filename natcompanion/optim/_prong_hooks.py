@@ -12,7 +12,9 @@ from natcompanion.optim._prong_layers import PlainLayer
 
 
 class Tap:
-    """The hooks of one layer. It does not keep the optimizer alive, and a copy of it does nothing."""
+    """The hooks of one layer. It does not keep the optimizer alive, and a copy of it does
+    nothing.
+    """
 
     def __init__(self, optimizer: Any = None, name: str = "") -> None:
         self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
@@ -41,12 +43,16 @@ class Tap:
 
 
 def transformed(h: torch.Tensor) -> bool:
-    """Return whether a transform of ``torch.func`` is at work, whose results are not for training."""
+    """Return whether a transform of ``torch.func`` is at work, whose results are not for
+    training.
+    """
     return torch._C._functorch.is_functorch_wrapped_tensor(h)
 
 
 def recomputing() -> bool:
-    """Return whether a backward pass is at work, so that a forward pass repeats one that was seen."""
+    """Return whether a backward pass is at work, so that a forward pass repeats one that was
+    seen.
+    """
     return torch._C._current_graph_task_id() != -1
 
 
@@ -56,13 +62,17 @@ def remove_taps(module: nn.Module) -> None:
         (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
         (module._forward_hooks, module._forward_hooks_with_kwargs),
     ):
-        for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tap)]:
+        for key in [
+            key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tap)
+        ]:
             del hooks[key]
             flags.pop(key, None)
 
 
 class Route(torch.autograd.Function):
-    """The identity on the output of a plain layer, with the preconditioned gradients as its backward pass."""
+    """The identity on the output of a plain layer, with the preconditioned gradients as its
+    backward pass.
+    """
 
     @staticmethod
     def forward(

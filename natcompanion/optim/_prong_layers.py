@@ -1,7 +1,8 @@
 r"""The layers that PRONG acts on.
 
-A plain layer keeps its parameters, and its weight gradient is multiplied by the inverse covariance of its input inside
-the backward pass (:class:`PlainLayer`). A whitened layer is given new coordinates (:class:`WhitenedLayer`).
+A plain layer keeps its parameters, and its weight gradient is multiplied by the inverse covariance
+of its input inside the backward pass (:class:`PlainLayer`). A whitened layer is given new
+coordinates (:class:`WhitenedLayer`).
 """
 
 from collections import Counter
@@ -20,7 +21,9 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def without_autocast(method: Callable) -> Callable:
-    """Return a method of a layer that computes in the precision it asks for, wherever it is called."""
+    """Return a method of a layer that computes in the precision it asks for, wherever it is
+    called.
+    """
 
     @wraps(method)
     def call(self: Any, *arguments: Any) -> Any:
@@ -64,7 +67,9 @@ class PlainLayer:
     def __init__(self, name: str, module: nn.Module, metric_type: type) -> None:
         self.name, self.weight, self.bias = name, module.weight, module.bias
         self.convolution = (
-            (module.stride, module.padding, module.dilation) if isinstance(module, nn.Conv2d) else None
+            (module.stride, module.padding, module.dilation)
+            if isinstance(module, nn.Conv2d)
+            else None
         )
         self.metric_type = metric_type
         self.renewed = -1
@@ -83,7 +88,9 @@ class PlainLayer:
         return module.weight is self.weight
 
     def unbatched(self, h: torch.Tensor) -> bool:
-        """Return whether the input is a single image, or nothing: its gradient is preconditioned in the step."""
+        """Return whether the input is a single image, or nothing: its gradient is preconditioned in
+        the step.
+        """
         return (self.convolution is not None and h.ndim == 3) or not h.numel()
 
     def cleared(self) -> None:
@@ -100,8 +107,12 @@ class PlainLayer:
         self.refresh_backward = self.backward_eps is not None
 
     @without_autocast
-    def gradients(self, h: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the preconditioned gradients of weight and bias for inputs and back-propagated gradients."""
+    def gradients(
+        self, h: torch.Tensor, delta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the preconditioned gradients of weight and bias for inputs and back-propagated
+        gradients.
+        """
         self.routed = True
         dtype = self._followed()
         h, delta = h.to(dtype), delta.to(dtype)
@@ -118,14 +129,18 @@ class PlainLayer:
             self._note_backward(errors * len(h))
         return self._finished(W, b)
 
-    def input_gradient(self, h: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    def input_gradient(
+        self, h: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor
+    ) -> torch.Tensor:
         """Return what the layer sends back to its input, as ever."""
         weight = weight.to(delta.dtype)
         if self.convolution is None:
             return (delta @ weight).to(h.dtype)
         return conv2d_input(h.shape, weight, delta, *self.convolution).to(h.dtype)
 
-    def _linear(self, centred: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _linear(
+        self, centred: torch.Tensor, delta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the gradients of a linear layer, by the cheaper order of the two products."""
         apply = self.metric.prepared(centred)
         if len(centred) >= delta.shape[1]:
@@ -137,7 +152,9 @@ class PlainLayer:
 
     @without_autocast
     def precondition(self) -> None:
-        """Precondition the gradients as they are in ``.grad``, if they did not come through the backward pass."""
+        """Precondition the gradients as they are in ``.grad``, if they did not come through the
+        backward pass.
+        """
         if self.metric is None or self.weight.grad is None:
             return
         dtype = self._followed()
@@ -161,8 +178,12 @@ class PlainLayer:
         W = apply(W.movedim(1, -1)).movedim(-1, 1).contiguous()
         return W, b if self.mean is None else b - W.sum((2, 3)) @ self.mean
 
-    def _finished(self, W: torch.Tensor, b: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Whiten the back-propagated gradients if asked to, and return the dtype of the parameters."""
+    def _finished(
+        self, W: torch.Tensor, b: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Whiten the back-propagated gradients if asked to, and return the dtype of the
+        parameters.
+        """
         if self.backward_inverse is not None:
             W = torch.tensordot(self.backward_inverse, W, 1)
             b = None if b is None else self.backward_inverse @ b
@@ -172,18 +193,26 @@ class PlainLayer:
         moments, due = Moments.of(delta), self.refresh_backward or self.backward_inverse is None
         if self.backward_moments is not None:
             moments = self.backward_moments.merged(moments, 0.9)
-        total = (moments.reduced() if due else moments).checked(f"back-propagated gradients of {self.name}")
+        total = (moments.reduced() if due else moments).checked(
+            f"back-propagated gradients of {self.name}"
+        )
         self.backward_moments = moments
         if due:
-            self.backward_inverse = damped_inverse(total.second_moment(), self.backward_eps).to(delta)
+            self.backward_inverse = damped_inverse(total.second_moment(), self.backward_eps).to(
+                delta
+            )
             self.refresh_backward = False
 
     def _followed(self) -> torch.dtype:
-        """Return the dtype to compute in, after moving the statistics to it and to the device of the weight."""
+        """Return the dtype to compute in, after moving the statistics to it and to the device of
+        the weight.
+        """
         weight, dtype = self.weight, _computing(self.weight.dtype)
         found = None if self.metric is None else self.metric.tensors[0]
         if found is not None and (found.dtype != dtype or found.device != weight.device):
-            self.metric = self.metric_type(*(part.to(weight.device, dtype) for part in self.metric.tensors))
+            self.metric = self.metric_type(
+                *(part.to(weight.device, dtype) for part in self.metric.tensors)
+            )
             for key in ("mean", "backward_inverse"):
                 part = getattr(self, key)
                 setattr(self, key, None if part is None else part.to(weight.device, dtype))
@@ -210,7 +239,9 @@ class PlainLayer:
         return (
             _shaped(state["metric"], *((features,) * ndim for ndim in self.metric_type.ndims))
             and (mean is None or mean.shape == (features,))
-            and (backward is None or (self.backward_eps is not None and backward.shape == (out, out)))
+            and (
+                backward is None or (self.backward_eps is not None and backward.shape == (out, out))
+            )
             and _moments_fit(state["moments"], features)
             and _moments_fit(state["backward_moments"], out)
         )
@@ -268,7 +299,9 @@ class WhitenedLayer:
         velocity = state.get(self.weight, {}).get("momentum_buffer")
         along = []
         if velocity is not None:
-            shift = state.get(self.bias, {}).get("momentum_buffer") if self.bias is not None else None
+            shift = (
+                state.get(self.bias, {}).get("momentum_buffer") if self.bias is not None else None
+            )
             along = [(velocity, shift)]
         self.module.rewhiten(moments.mean, moments.covariance(), eps, along)
 
@@ -278,11 +311,16 @@ class WhitenedLayer:
 
     def fits(self, state: dict[str, Any]) -> bool:
         """Return whether a state has the entries and shapes of one of this layer."""
-        return state.keys() == self.state().keys() and _moments_fit(state["moments"], self.weight.shape[1])
+        return state.keys() == self.state().keys() and _moments_fit(
+            state["moments"], self.weight.shape[1]
+        )
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over a state from :meth:`state`."""
-        self.moments, self.renewed = unpacked(state["moments"], self.weight.device), state["renewed"]
+        self.moments, self.renewed = (
+            unpacked(state["moments"], self.weight.device),
+            state["renewed"],
+        )
 
 
 def rows_of_maps(x: torch.Tensor) -> torch.Tensor:
@@ -297,7 +335,9 @@ def _computing(dtype: torch.dtype) -> torch.dtype:
 def trained_layers(
     model: nn.Module, parameters: Iterable[nn.Parameter]
 ) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """Return the layers to act on, by name, and why the other modules that own some of the parameters are not."""
+    """Return the layers to act on, by name, and why the other modules that own some of the
+    parameters are not.
+    """
     chosen, layers, plain = {id(p) for p in parameters}, {}, {}
     modules = {id(m): (name, m) for name, m in model.named_modules()}.values()
     owners = Counter(id(p) for _, m in modules for p in m._parameters.values() if p is not None)
@@ -314,12 +354,16 @@ def trained_layers(
 def refusal(module: nn.Module, mine: list[nn.Parameter], owners: Counter) -> str | None:
     """Return why a module gets plain steps, or None."""
     if not whitenable(module):
-        return f"a {type(module).__name__} is neither a linear layer nor a convolution without groups"
+        return (
+            f"a {type(module).__name__} is neither a linear layer nor a convolution without groups"
+        )
     weight = module.V if hasattr(module, "V") else module.weight
     if not any(p is weight for p in mine):
         return "its weight is not trained by this optimizer"
     if any(owners[id(p)] > 1 for p in mine):
         return "it shares parameters with another layer"
-    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+    if isinstance(module, nn.Conv2d) and (
+        module.padding_mode != "zeros" or isinstance(module.padding, str)
+    ):
         return "only zero padding given by numbers is known for convolutions"
     return None

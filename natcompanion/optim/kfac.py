@@ -20,9 +20,9 @@ class KFAC(Optimizer):
     .. math:: [W\, b] \leftarrow [W\, b] - \mathrm{lr}\; \operatorname{mat}\!\left(
               (B \otimes A + \lambda I)^{-1} \operatorname{vec} [G_W\, g_b]\right)
 
-    for each layer, with the factors of :func:`natcompanion.metrics.kronecker_factors`. An ordinary optimizer, but for one call more: the
-    factors come from a batch of inputs (no targets) given to :meth:`refresh` before the first step and as often after
-    it as one likes. ::
+    for each layer, with the factors of :func:`natcompanion.metrics.kronecker_factors`. An ordinary
+    optimizer, but for one call more: the factors come from a batch of inputs (no targets) given to
+    :meth:`refresh` before the first step and as often after it as one likes. ::
 
         optimizer = KFAC(model, Categorical(), lr=0.1)
         for step, (x, t) in enumerate(batches):
@@ -39,24 +39,26 @@ class KFAC(Optimizer):
     lr : float
         Step size.
     momentum, weight_decay : float
-        Momentum is applied to the preconditioned direction, as in ``torch.optim.SGD``. Weight decay is added to the
-        gradient, before the preconditioning.
+        Momentum is applied to the preconditioned direction, as in ``torch.optim.SGD``. Weight decay
+        is added to the gradient, before the preconditioning.
     damping : float
         :math:`\lambda`, greater than 0.
     factored : bool
-        Spread the damping over the factors; see :meth:`natcompanion.metrics.KroneckerFactors.inverse`.
+        Spread the damping over the factors; see
+        :meth:`natcompanion.metrics.KroneckerFactors.inverse`.
     decay : float
         How much of the earlier factors is kept at a refresh, from 0 (none) to below 1.
     draws, generator
         As for :func:`natcompanion.metrics.kronecker_factors`.
     parameters : iterable, optional
-        Parameters or their names, if not all trainable ones; or parameter groups, each a dict with ``"params"`` and
-        perhaps ``"lr"``, ``"momentum"``, ``"weight_decay"``.
+        Parameters or their names, if not all trainable ones; or parameter groups, each a dict with
+        ``"params"`` and perhaps ``"lr"``, ``"momentum"``, ``"weight_decay"``.
 
     Attributes
     ----------
     factors : dict
-        The present :class:`natcompanion.metrics.KroneckerFactors` by the name of the layer; empty before the first refresh.
+        The present :class:`natcompanion.metrics.KroneckerFactors` by the name of the layer; empty
+        before the first refresh.
 
     Raises
     ------
@@ -65,10 +67,10 @@ class KFAC(Optimizer):
 
     Notes
     -----
-    The factors are float64; their inverses are applied in the dtype of the parameters, float32 for half precision.
-    ``state_dict`` holds the factors. What this leaves out of Martens and Grosse (2015): blocks between layers, the
-    rescaling and momentum of their Section 6 and 7, adaptive damping.
-    Source: prong Section 3.4.
+    The factors are float64; their inverses are applied in the dtype of the parameters, float32 for
+    half precision. ``state_dict`` holds the factors. What this leaves out of Martens and Grosse
+    (2015): blocks between layers, the rescaling and momentum of their Section 6 and 7, adaptive
+    damping. Source: prong Section 3.4.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ class KFAC(Optimizer):
         super().__init__(_groups(model, parameters), defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of the model's parameters with settings of its own; call :meth:`refresh` before the next step."""
+        """Add a group of the model's parameters with settings of its own; call :meth:`refresh`
+        before the next step.
+        """
         super().add_param_group(param_group)
         try:
             for key in ("lr", "momentum", "weight_decay"):
@@ -111,7 +115,8 @@ class KFAC(Optimizer):
             raise
 
     def refresh(self, x: torch.Tensor) -> None:
-        """Take the factors from the inputs ``x`` (n, ...) at the present parameters, and invert them.
+        """Take the factors from the inputs ``x`` (n, ...) at the present parameters, and invert
+        them.
 
         Raises
         ------
@@ -119,13 +124,19 @@ class KFAC(Optimizer):
             If ``x`` does not fit the model. The earlier factors are kept.
         """
         new = kronecker_factors(
-            self.model, x, self.likelihood,
-            draws=self.draws, generator=self.generator, parameters=self._leaves(),
-        )  # fmt: skip
+            self.model,
+            x,
+            self.likelihood,
+            draws=self.draws,
+            generator=self.generator,
+            parameters=self._leaves(),
+        )
         self._take({name: self._averaged(name, f) for name, f in new.items()})
 
     def _averaged(self, name: str, new: KroneckerFactors) -> KroneckerFactors:
-        """Return the running mean of a layer's factors; new ones, if other parameters of it are trained now."""
+        """Return the running mean of a layer's factors; new ones, if other parameters of it are
+        trained now.
+        """
         old, k = self.factors.get(name), self.decay
         if old is None or old.A.shape != new.A.shape:
             return new
@@ -133,13 +144,14 @@ class KFAC(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step along the gradients that the parameters hold; a parameter without one counts as still.
+        """Make one step along the gradients that the parameters hold; a parameter without one
+        counts as still.
 
         Raises
         ------
         ValueError
-            If :meth:`refresh` was not called since parameters were added, or a gradient is not finite. Nothing is
-            changed then.
+            If :meth:`refresh` was not called since parameters were added, or a gradient is not
+            finite. Nothing is changed then.
         """
         loss = None
         if closure is not None:
@@ -155,8 +167,12 @@ class KFAC(Optimizer):
         return loss
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return everything, so that a copy of model and optimizer goes on as the original would."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("_inverses", "step")}
+        """Return everything, so that a copy of model and optimizer goes on as the original
+        would.
+        """
+        return {
+            key: value for key, value in self.__dict__.items() if key not in ("_inverses", "step")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -164,24 +180,32 @@ class KFAC(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the parameter groups, the momentum and the factors."""
-        return {**super().state_dict(), "factors": {name: tuple(f) for name, f in self.factors.items()}}
+        return {
+            **super().state_dict(),
+            "factors": {name: tuple(f) for name, f in self.factors.items()},
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`; its factors go to the device of their layers."""
+        """Take over a state from :meth:`state_dict`; its factors go to the device of their
+        layers.
+        """
         check.entries(state_dict, {"factors"}, "KFAC")
         factors = {name: KroneckerFactors(*f) for name, f in state_dict["factors"].items()}
         for name, own in self._layers() if factors else ():
             if not _fit(factors.get(name), own):
                 raise ValueError(
                     f"state_dict: expected factors of layer {name!r} for parameters of shapes "
-                    f"{[tuple(p.shape) for p in own]}, got others; build model and optimizer as they were when it was saved"
+                    f"{[tuple(p.shape) for p in own]}, got others; build model and "
+                    "optimizer as they were when it was saved"
                 )
             A, B, bias = factors[name]
-            factors[name] = KroneckerFactors(*(x.to(own[0].device, torch.float64) for x in (A, B)), bias)
+            factors[name] = KroneckerFactors(
+                *(x.to(own[0].device, torch.float64) for x in (A, B)), bias
+            )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self._take(factors)
 
-    # Parts -------------------------------------------------------------------------------------------------
+    # ---- Parts
 
     def _leaves(self) -> list[nn.Parameter]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -190,12 +214,15 @@ class KFAC(Optimizer):
         narrow = self._leaves()[0].dtype
         dtype = torch.float32 if narrow in (torch.float16, torch.bfloat16) else narrow
         inverses = {
-            name: f.inverse(self.damping, factored=self.factored, dtype=dtype) for name, f in factors.items()
+            name: f.inverse(self.damping, factored=self.factored, dtype=dtype)
+            for name, f in factors.items()
         }
         self.factors, self._inverses = factors, inverses
 
     def _layers(self) -> Iterable[tuple[str, list[nn.Parameter]]]:
-        """Yield the name of each layer and those of its parameters that are ours: weight, then bias."""
+        """Yield the name of each layer and those of its parameters that are ours: weight, then
+        bias.
+        """
         ours = {id(p) for p in self._leaves()}
         for name, module in self.model.named_modules():
             own = [p for p in module._parameters.values() if p is not None and id(p) in ours]
@@ -208,7 +235,8 @@ class KFAC(Optimizer):
             if any(p.grad is not None for p in own):
                 if not _fit(self.factors.get(name), own):
                     raise ValueError(
-                        f"step: expected factors of the parameters that layer {name!r} has now; call refresh(x) after "
+                        f"step: expected factors of the parameters that layer {name!r} has "
+                        "now; call refresh(x) after "
                         "add_param_group"
                     )
                 yield name, own
@@ -221,11 +249,16 @@ class KFAC(Optimizer):
         for p in own:
             g = torch.zeros_like(p)
             if p.grad is not None:
-                g = check.floating(p.grad, f"gradient of {name}") + groups[id(p)]["weight_decay"] * p
+                g = (
+                    check.floating(p.grad, f"gradient of {name}")
+                    + groups[id(p)]["weight_decay"] * p
+                )
             columns.append(g.reshape(len(p), -1))
         direction = self._inverses[name](torch.cat(columns, 1))
         pieces = direction.split([c.shape[1] for c in columns], 1)
-        return [(p, d.reshape(p.shape)) for p, d in zip(own, pieces, strict=True) if p.grad is not None]
+        return [
+            (p, d.reshape(p.shape)) for p, d in zip(own, pieces, strict=True) if p.grad is not None
+        ]
 
     def _move(self, p: nn.Parameter, direction: torch.Tensor, group: dict[str, Any]) -> None:
         if group["momentum"]:
@@ -238,4 +271,7 @@ class KFAC(Optimizer):
 
 def _fit(factors: KroneckerFactors | None, own: list[nn.Parameter]) -> bool:
     """Return whether factors have the shapes of the parameters of a layer."""
-    return factors is not None and (len(factors.B), len(factors.A)) == (len(own[0]), sum(p[0].numel() for p in own))
+    return factors is not None and (len(factors.B), len(factors.A)) == (
+        len(own[0]),
+        sum(p[0].numel() for p in own),
+    )

@@ -1,7 +1,8 @@
-r"""Hessian-Free and Krylov Subspace Descent, which revisiting Section 7 shows to be natural-gradient methods.
+r"""Hessian-Free and Krylov Subspace Descent, which revisiting Section 7 shows to be
+natural-gradient methods.
 
-Both use the extended Gauss-Newton matrix. For the three likelihoods of this library it equals the Fisher matrix, so
-both are compositions of parts that the natural gradient has already.
+Both use the extended Gauss-Newton matrix. For the three likelihoods of this library it equals the
+Fisher matrix, so both are compositions of parts that the natural gradient has already.
 """
 
 from typing import Any
@@ -29,10 +30,11 @@ ENDS = {0: Reason.CONVERGED, 1: Reason.MAX_ITERATIONS, 2: Reason.STAGNATED}
 class GaussNewtonOperator:
     r"""The extended Gauss-Newton matrix of the mean negative log-likelihood, known by its products.
 
-    .. math:: G_N v = \frac1n \sum_i J_i^T H_i J_i v, \qquad H_i = \frac{\partial^2 (-\log p(t_i \mid r_i))}{\partial r^2}
+    .. math:: G_N v = \frac1n \sum_i J_i^T H_i J_i v, \qquad H_i = \frac{\partial^2 (-\log p(t_i
+    \mid r_i))}{\partial r^2}
 
-    The inner Hessian is found by differentiating the loss at the targets; nothing is taken from the Fisher matrix,
-    which it turns out to equal. Source: revisiting Eq. 14.
+    The inner Hessian is found by differentiating the loss at the targets; nothing is taken from the
+    Fisher matrix, which it turns out to equal. Source: revisiting Eq. 14.
     """
 
     def __init__(
@@ -57,11 +59,12 @@ class GaussNewtonOperator:
 class HessianFree(NaturalGradient):
     """Hessian-Free optimization (Martens 2010): the natural gradient under another name.
 
-    It is :class:`natcompanion.optim.NaturalGradient` with the Gauss-Newton matrix of the same batch, conjugate gradients
-    that start from the last direction, Levenberg-Marquardt damping by the quadratic model, and step size 1.
+    It is :class:`natcompanion.optim.NaturalGradient` with the Gauss-Newton matrix of the same
+    batch, conjugate gradients that start from the last direction, Levenberg-Marquardt damping by
+    the quadratic model, and step size 1.
 
-    Left out, because they do not bear on that point: Martens' preconditioner, his stopping rule for conjugate
-    gradients, and the line search.
+    Left out, because they do not bear on that point: Martens' preconditioner, his stopping rule for
+    conjugate gradients, and the line search.
 
     Parameters
     ----------
@@ -88,20 +91,31 @@ class HessianFree(NaturalGradient):
         **options: Any,
     ) -> None:
         if "metric" in options:
-            raise ValueError("metric: HessianFree has its own, Gauss-Newton; use NaturalGradient for another")
+            raise ValueError(
+                "metric: HessianFree has its own, Gauss-Newton; use NaturalGradient for another"
+            )
         damping = LevenbergMarquardt(1.0) if damping is None else damping
         options = {"solver": conjugate_gradient, "prediction": "quadratic", **options}
         super().__init__(model, likelihood, lr, damping=damping, warm_start=warm_start, **options)
 
-    def step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None) -> float:
-        """Make one step and return the loss before it; see :meth:`natcompanion.optim.NaturalGradient.step`."""
+    def step(
+        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
+    ) -> float:
+        """Make one step and return the loss before it; see
+        :meth:`natcompanion.optim.NaturalGradient.step`.
+        """
         if metric_inputs is not None:
             raise ValueError(
-                "metric_inputs: HessianFree takes its matrix from the batch of the gradient; use NaturalGradient"
+                (
+                    "metric_inputs: HessianFree takes its matrix from the batch of the "
+                    "gradient; use NaturalGradient"
+                )
             )
         return super().step(x, t)
 
-    def _metric(self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor) -> Any:
+    def _metric(
+        self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
+    ) -> Any:
         return GaussNewtonOperator(self.model, x, t, self.likelihood, parameters=self._leaves())
 
 
@@ -109,13 +123,13 @@ class KrylovSubspaceDescent(NaturalGradient):
     r"""Krylov Subspace Descent (Vinyals and Povey 2012): the best point of a small subspace.
 
     .. math:: \theta &\leftarrow \theta + B a, \qquad
-              \operatorname{span} B = \operatorname{span}\{g, Gg, \dots, G^{k-1} g, d_{\mathrm{last}}\}, \\
-              a &= \arg\min_a \mathcal L(\theta + B a)
+              \operatorname{span} B = \operatorname{span}\{g, Gg, \dots, G^{k-1} g,
+              d_{\mathrm{last}}\}, \\ a &= \arg\min_a \mathcal L(\theta + B a)
 
-    G is the Gauss-Newton matrix, which is the Fisher matrix, so it needs no targets; the paper takes it from another
-    batch, ``metric_inputs``. The minimum is sought by L-BFGS from a = 0 on the batch of
-    the gradient, so that its loss never rises. ``last.reason`` says how that search ended, ``last.residual`` how far
-    the step is from solving the linear system.
+    G is the Gauss-Newton matrix, which is the Fisher matrix, so it needs no targets; the paper
+    takes it from another batch, ``metric_inputs``. The minimum is sought by L-BFGS from a = 0 on
+    the batch of the gradient, so that its loss never rises. ``last.reason`` says how that search
+    ended, ``last.residual`` how far the step is from solving the linear system.
 
     Parameters
     ----------
@@ -142,13 +156,18 @@ class KrylovSubspaceDescent(NaturalGradient):
     ) -> None:
         if unknown := sorted(set(options) - {"metric", "parameters"}):
             raise ValueError(
-                f"{', '.join(unknown)}: KrylovSubspaceDescent has no such option; it has metric, parameters"
+                (
+                    f"{', '.join(unknown)}: KrylovSubspaceDescent has no such option; it has "
+                    "metric, parameters"
+                )
             )
         self.dimension = check.whole(dimension, "dimension")
         self.search_iterations = check.whole(search_iterations, "search_iterations")
         super().__init__(model, likelihood, 1.0, damping=0.0, warm_start=1.0, **options)
 
-    def _solve(self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor) -> Solution:
+    def _solve(
+        self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor
+    ) -> Solution:
         basis = krylov_basis(A, g, self.dimension, self._last_direction(f))
 
         def loss(a: np.ndarray) -> tuple[float, np.ndarray]:
@@ -165,13 +184,19 @@ class KrylovSubspaceDescent(NaturalGradient):
         found = scipy.optimize.minimize(
             loss, start, jac=True, method="L-BFGS-B", options={"maxiter": self.search_iterations}
         )
-        direction = -(basis @ torch.as_tensor(found.x, dtype=basis.dtype, device=basis.device)).to(g.dtype)
+        direction = -(basis @ torch.as_tensor(found.x, dtype=basis.dtype, device=basis.device)).to(
+            g.dtype
+        )
         residual = float((g - A @ direction).norm() / g.norm())
         return Solution(direction, int(found.nit), residual, found.status == 0, ENDS[found.status])
 
 
-def krylov_basis(A: Any, g: torch.Tensor, dimension: int, extra: torch.Tensor | None = None) -> torch.Tensor:
-    """Return orthonormal columns (P, k) that span g, A g, ..., and ``extra``; float64, fewer where they depend."""
+def krylov_basis(
+    A: Any, g: torch.Tensor, dimension: int, extra: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return orthonormal columns (P, k) that span g, A g, ..., and ``extra``; float64, fewer where
+    they depend.
+    """
     columns: list[torch.Tensor] = []
     vector = g.double()
     for _ in range(dimension):
@@ -184,7 +209,9 @@ def krylov_basis(A: Any, g: torch.Tensor, dimension: int, extra: torch.Tensor | 
 
 
 def _append(columns: list[torch.Tensor], vector: torch.Tensor) -> bool:
-    """Append the part of ``vector`` orthogonal to the columns, normalized; False if nothing is left of it."""
+    """Append the part of ``vector`` orthogonal to the columns, normalized; False if nothing is left
+    of it.
+    """
     before = float(vector.norm())
     for _ in range(2):  # twice, so that rounding leaves them orthogonal
         for column in columns:

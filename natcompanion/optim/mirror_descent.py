@@ -10,7 +10,8 @@ from natcompanion import _checks as check
 
 
 class Mirror(Protocol):
-    r"""A strictly convex function :math:`\psi`, which gives mirror descent its distance; write your own.
+    r"""A strictly convex function :math:`\psi`, which gives mirror descent its distance; write your
+    own.
 
     All three methods take and return tensors for one vector of parameters (P,).
     """
@@ -22,7 +23,9 @@ class Mirror(Protocol):
         r"""Return the dual parameters :math:`\Omega = \nabla \psi(\theta)`."""
 
     def conjugate_gradient(self, omega: torch.Tensor) -> torch.Tensor:
-        r"""Return :math:`\theta = \nabla \psi^*(\Omega)`, the inverse of :meth:`gradient`; differentiable."""
+        r"""Return :math:`\theta = \nabla \psi^*(\Omega)`, the inverse of :meth:`gradient`;
+        differentiable.
+        """
 
 
 class Quadratic:
@@ -73,9 +76,11 @@ class Quadratic:
 
 
 def bregman_divergence(psi: Mirror, q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    r"""Return :math:`B_\psi(q, p) = \psi(q) - \psi(p) - \langle \nabla\psi(p), q - p \rangle`, at least 0.
+    r"""Return :math:`B_\psi(q, p) = \psi(q) - \psi(p) - \langle \nabla\psi(p), q - p \rangle`, at
+    least 0.
 
-    For a :class:`Quadratic` it is half the squared distance under the metric. Source: prong Section 3.3.
+    For a :class:`Quadratic` it is half the squared distance under the metric. Source: prong Section
+    3.3.
     """
     return psi.value(q) - psi.value(p) - psi.gradient(p) @ (q - p)
 
@@ -87,7 +92,8 @@ def proximal_objective(
 
     .. math:: \langle q, \nabla \rangle + \frac{1}{\alpha} B_\psi(q, \theta)
 
-    With :math:`\psi(\theta) = \tfrac12 |\theta|^2` the step is one of gradient descent. Source: prong Eq. 2.
+    With :math:`\psi(\theta) = \tfrac12 |\theta|^2` the step is one of gradient descent. Source:
+    prong Eq. 2.
     """
     return q @ gradient + bregman_divergence(psi, q, theta) / check.positive(lr, "lr")
 
@@ -99,8 +105,9 @@ class MirrorDescent(Optimizer):
               \theta \leftarrow \nabla\psi^*(\Omega)
 
     With :math:`\psi = \tfrac12 \theta^\top F \theta` this is the natural gradient. The gradient
-    :math:`\nabla_\theta` is taken in one space and used in the other. With ``dual=True`` the gradient with respect
-    to :math:`\Omega` takes its place, the step is plain gradient descent on the dual parameters, and
+    :math:`\nabla_\theta` is taken in one space and used in the other. With ``dual=True`` the
+    gradient with respect to :math:`\Omega` takes its place, the step is plain gradient descent on
+    the dual parameters, and
     :math:`\tilde\psi = \tfrac12 \theta^\top F^{1/2} \theta` makes that the natural gradient:
 
     .. math::
@@ -109,15 +116,17 @@ class MirrorDescent(Optimizer):
 
         \theta \leftarrow \nabla\tilde\psi^*(\tilde\Omega) = \theta - \alpha F^{-1} \nabla_\theta
 
-    PRONG is this second form, with the Fisher matrix approximated layer by layer and kept for ``period`` steps.
+    PRONG is this second form, with the Fisher matrix approximated layer by layer and kept for
+    ``period`` steps.
 
     Parameters
     ----------
     params : iterable of Tensor
         Flattened in their order, each row-major, into :math:`\theta` of length P.
     psi : Mirror, Tensor of shape (P, P), or callable that returns one
-        A :class:`Mirror` is used as it is. A metric, or a callable that returns the metric at the present
-        parameters, stands for :math:`\psi` or, with ``dual=True``, :math:`\tilde\psi` made of it.
+        A :class:`Mirror` is used as it is. A metric, or a callable that returns the metric at the
+        present parameters, stands for :math:`\psi` or, with ``dual=True``, :math:`\tilde\psi` made
+        of it.
     lr : float
         Step size, :math:`\alpha`.
     dual : bool
@@ -128,13 +137,13 @@ class MirrorDescent(Optimizer):
     Raises
     ------
     ValueError
-        On arguments out of range; if the metric is malformed or singular; if a gradient or a step is not finite. The
-        parameters then are as before the step.
+        On arguments out of range; if the metric is malformed or singular; if a gradient or a step
+        is not finite. The parameters then are as before the step.
 
     Notes
     -----
-    One parameter group, because :math:`\psi` couples all parameters. All on :math:`\Omega` is float64.
-    Source: prong Eq. 8 to 10; the paper says "complex" conjugate and means the convex one.
+    One parameter group, because :math:`\psi` couples all parameters. All on :math:`\Omega` is
+    float64. Source: prong Eq. 8 to 10; the paper says "complex" conjugate and means the convex one.
     """
 
     def __init__(
@@ -146,11 +155,21 @@ class MirrorDescent(Optimizer):
         dual: bool = False,
         period: int = 1,
     ) -> None:
-        if not (callable(psi) or isinstance(psi, torch.Tensor) or hasattr(psi, "conjugate_gradient")):
+        if not (
+            callable(psi) or isinstance(psi, torch.Tensor) or hasattr(psi, "conjugate_gradient")
+        ):
             raise ValueError(
-                f"psi: expected a mirror, a metric or a callable that returns one, got {type(psi).__name__}"
+                (
+                    "psi: expected a mirror, a metric or a callable that returns one, got "
+                    f"{type(psi).__name__}"
+                )
             )
-        self._source, self.dual, self.period, self._steps = psi, dual, check.whole(period, "period"), 0
+        self._source, self.dual, self.period, self._steps = (
+            psi,
+            dual,
+            check.whole(period, "period"),
+            0,
+        )
         self._renewed = callable(psi) and not hasattr(psi, "conjugate_gradient")
         self.psi: Mirror | None = None
         super().__init__(params, {"lr": check.non_negative(lr, "lr")})
@@ -167,7 +186,9 @@ class MirrorDescent(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step along the gradients that the parameters hold, or that ``closure`` computes."""
+        """Make one step along the gradients that the parameters hold, or that ``closure``
+        computes.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -181,7 +202,9 @@ class MirrorDescent(Optimizer):
         return loss
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return everything, so that a copy of parameters and optimizer goes on as the original would."""
+        """Return everything, so that a copy of parameters and optimizer goes on as the original
+        would.
+        """
         return {key: value for key, value in self.__dict__.items() if key != "step"}
 
     def state_dict(self) -> dict[str, Any]:
@@ -197,7 +220,7 @@ class MirrorDescent(Optimizer):
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self._steps, self.psi = state_dict["steps"], psi
 
-    # Parts -------------------------------------------------------------------------------------------------
+    # ---- Parts
 
     def _mirror(self, metric: torch.Tensor) -> Quadratic:
         psi = Quadratic(self._sized(metric))

@@ -1,4 +1,6 @@
-r"""The natural gradient by truncated Newton: a metric known by its products, a damping rule, an iterative solver."""
+r"""The natural gradient by truncated Newton: a metric known by its products, a damping rule, an
+iterative solver.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,7 +12,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from natcompanion import _checks as check
-from natcompanion.damping import LevenbergMarquardt, linear_decrease, quadratic_decrease, reduction_ratio
+from natcompanion.damping import (
+    LevenbergMarquardt,
+    linear_decrease,
+    quadratic_decrease,
+    reduction_ratio,
+)
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import FisherOperator
 from natcompanion.metrics.model_function import ModelFunction
@@ -31,8 +38,8 @@ class Step:
     predicted : float
         The decrease of the loss that was predicted.
     rho : float
-        Reduction ratio, the actual decrease over the predicted one, as far as rounding shows them; NaN where
-        either is not finite or nothing was predicted.
+        Reduction ratio, the actual decrease over the predicted one, as far as rounding shows them;
+        NaN where either is not finite or nothing was predicted.
     damping : float
         The damping with which this step was computed.
     iterations, residual, reason
@@ -69,12 +76,12 @@ class NaturalGradient(Optimizer):
     .. math:: \theta \leftarrow \theta - \mathrm{lr}\, (G + \lambda I)^{-1} g, \qquad
               G = \frac1m \sum_j J_j^\top F(r_j) J_j
 
-    ``g`` is the gradient on the batch ``(x, t)``. ``G`` is the Fisher matrix on the same inputs or on others:
-    it needs no targets, so the others may be unlabelled. The system is solved by a few products with G, which
-    is never formed.
+    ``g`` is the gradient on the batch ``(x, t)``. ``G`` is the Fisher matrix on the same inputs or
+    on others: it needs no targets, so the others may be unlabelled. The system is solved by a few
+    products with G, which is never formed.
 
-    The model runs in evaluation mode and leaves no trace: Dropout is off, BatchNorm uses its running
-    statistics and does not change them.
+    The model runs in evaluation mode and leaves no trace: Dropout is off, BatchNorm uses its
+    running statistics and does not change them.
 
     Parameters
     ----------
@@ -85,21 +92,21 @@ class NaturalGradient(Optimizer):
     lr : float
         Step size, at least 0; the paper's :math:`\gamma`.
     damping : float or LevenbergMarquardt
-        :math:`\lambda`. With a number it is constant, and only a step to a point that is not finite is
-        refused. With :class:`natcompanion.damping.LevenbergMarquardt` it adapts to the reduction ratio, and a
-        step uphill is refused too.
+        :math:`\lambda`. With a number it is constant, and only a step to a point that is not finite
+        is refused. With :class:`natcompanion.damping.LevenbergMarquardt` it adapts to the reduction
+        ratio, and a step uphill is refused too.
     solver : callable
         One of :mod:`natcompanion.solvers`, or anything that is called like them.
     rtol, max_iter : float, int
         Handed to the solver.
     prediction : "linear" or "quadratic"
-        What the reduction ratio divides by: the slope, as in Eq. 30, or slope and curvature (with the
-        damping), as in Martens (2010). See :mod:`natcompanion.damping`.
+        What the reduction ratio divides by: the slope, as in Eq. 30, or slope and curvature (with
+        the damping), as in Martens (2010). See :mod:`natcompanion.damping`.
     warm_start : float
         The solver starts at this multiple of the last direction.
     metric : callable
-        ``metric(model, inputs, likelihood, parameters=...)`` returns G, as something with ``@``, ``shape``
-        and ``dtype``.
+        ``metric(model, inputs, likelihood, parameters=...)`` returns G, as something with ``@``,
+        ``shape`` and ``dtype``.
     parameters : iterable, optional
         Parameters or their names, if not all trainable ones; or parameter groups, each a dict with
         ``"params"`` and perhaps ``"lr"``.
@@ -116,9 +123,10 @@ class NaturalGradient(Optimizer):
 
     Notes
     -----
-    Deviations from the paper's Algorithm 1: it has no damping, the text has; the solver is MINRES-QLP as in
-    the text, ``solver=conjugate_gradient`` gives the algorithm as printed. ``state_dict`` holds all that the
-    next step needs beside the model. Source: revisiting Eq. 8, Section 8.3.
+    Deviations from the paper's Algorithm 1: it has no damping, the text has; the solver is
+    MINRES-QLP as in the text, ``solver=conjugate_gradient`` gives the algorithm as printed.
+    ``state_dict`` holds all that the next step needs beside the model. Source: revisiting Eq. 8,
+    Section 8.3.
     """
 
     def __init__(
@@ -158,7 +166,9 @@ class NaturalGradient(Optimizer):
             raise
 
     @torch.no_grad()
-    def step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None) -> float:
+    def step(
+        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
+    ) -> float:
         """Make one step and return the loss before it.
 
         Parameters
@@ -172,12 +182,13 @@ class NaturalGradient(Optimizer):
         Raises
         ------
         ValueError
-            If the batch does not fit the model, or the loss or its gradient is not finite at the present
-            parameters. Nothing is changed then.
+            If the batch does not fit the model, or the loss or its gradient is not finite at the
+            present parameters. Nothing is changed then.
 
         Notes
         -----
-        Autocast is switched off: products and the loss in half precision would stop the solver and the damping rule.
+        Autocast is switched off: products and the loss in half precision would stop the solver and
+        the damping rule.
         """
         with torch.autocast(self._leaves()[0].device.type, enabled=False):
             return self._step(x, t, metric_inputs)
@@ -193,21 +204,34 @@ class NaturalGradient(Optimizer):
         loss_after = self._loss(f, moved(f, move), wide, t)
         predicted = self._predicted(g, move, A)
         rho = reduction_ratio(loss, loss_after, predicted, eps=torch.finfo(f.dtype).eps)
-        accepted = self._judge(loss, loss_after, predicted, rho, idle=not bool((self._rates(f) * g).any()))
+        accepted = self._judge(
+            loss, loss_after, predicted, rho, idle=not bool((self._rates(f) * g).any())
+        )
         if accepted:
             self._write(f, move, solution.x)
         self.last = Step(
-            loss, loss_after, predicted, rho, damping,
-            solution.iterations, solution.residual, solution.reason, accepted,
-        )  # fmt: skip
+            loss,
+            loss_after,
+            predicted,
+            rho,
+            damping,
+            solution.iterations,
+            solution.residual,
+            solution.reason,
+            accepted,
+        )
         return loss
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return everything, the model included, so that copies and pickles of both together go on as one would."""
+        """Return everything, the model included, so that copies and pickles of both together go on
+        as one would.
+        """
         return dict(self.__dict__)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the parameter groups, the damping, and the last direction if the solver starts from it."""
+        """Return the parameter groups, the damping, and the last direction if the solver starts
+        from it.
+        """
         return {**super().state_dict(), "damping": self._damping_value()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -216,8 +240,8 @@ class NaturalGradient(Optimizer):
         Raises
         ------
         ValueError
-            If it is not one of this optimizer, or its damping is not one that the optimizer could be built with.
-            Nothing is changed then.
+            If it is not one of this optimizer, or its damping is not one that the optimizer could
+            be built with. Nothing is changed then.
         """
         damping = self._checked(state_dict)
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
@@ -226,21 +250,29 @@ class NaturalGradient(Optimizer):
         else:
             self.damping = damping
 
-    # What variants replace ---------------------------------------------------------------------------------
+    # ---- What variants replace
 
-    def _metric(self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor) -> Any:
+    def _metric(
+        self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
+    ) -> Any:
         """Return the metric of this step, whose gradient is ``g``."""
         return self.metric(self.model, inputs, self.likelihood, parameters=self._leaves())
 
-    def _solve(self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor) -> Solution:
+    def _solve(
+        self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor
+    ) -> Solution:
         """Return the direction ``d`` of the step ``-lr d``."""
         start = self.warm_start * self._last_direction(f) if self.warm_start else None
         return self.solver(A, g, rtol=self.rtol, max_iter=self.max_iter, x0=start)
 
-    # Parts -------------------------------------------------------------------------------------------------
+    # ---- Parts
 
     def _gradient(
-        self, f: ModelFunction, x: torch.Tensor, t: torch.Tensor, at: dict[str, torch.Tensor] | None = None
+        self,
+        f: ModelFunction,
+        x: torch.Tensor,
+        t: torch.Tensor,
+        at: dict[str, torch.Tensor] | None = None,
     ) -> tuple[float, torch.Tensor]:
         """Return the loss and its gradient (P,) at the present parameters, or at others."""
         theta = {name: p.clone().requires_grad_() for name, p in (at or f.theta).items()}
@@ -250,8 +282,10 @@ class NaturalGradient(Optimizer):
         g = f.flat(pieces)
         if not bool(torch.isfinite(loss)) or not bool(torch.isfinite(g).all()):
             raise ValueError(
-                f"step: expected a finite loss and gradient at the present parameters, got the loss {float(loss):.3g} and "
-                f"{int((~torch.isfinite(g)).sum())} gradient entries that are not finite; check the data and the start"
+                "step: expected a finite loss and gradient at the present parameters, got "
+                f"the loss {float(loss):.3g} and "
+                f"{int((~torch.isfinite(g)).sum())} gradient entries that are not finite; "
+                "check the data and the start"
             )
         return float(loss), g
 
@@ -263,7 +297,9 @@ class NaturalGradient(Optimizer):
             return linear_decrease(move, g)
         return quadratic_decrease(move, g, A @ move)
 
-    def _judge(self, loss: float, loss_after: float, predicted: float, rho: float, idle: bool) -> bool:
+    def _judge(
+        self, loss: float, loss_after: float, predicted: float, rho: float, idle: bool
+    ) -> bool:
         """Return whether to take the step; adapt the damping."""
         if not isinstance(self.damping, LevenbergMarquardt):
             return isfinite(loss_after)
@@ -281,7 +317,8 @@ class NaturalGradient(Optimizer):
             d = state_dict["state"].get(key, {}).get("direction", p)
             if d.shape != p.shape:
                 raise ValueError(
-                    f"state_dict: expected the direction of parameter {key} to have shape {tuple(p.shape)}, got "
+                    f"state_dict: expected the direction of parameter {key} to have shape "
+                    f"{tuple(p.shape)}, got "
                     f"{tuple(d.shape)}; build model and optimizer as they were when it was saved"
                 )
         value = state_dict["damping"]
@@ -300,7 +337,9 @@ class NaturalGradient(Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def _rates(self, f: ModelFunction) -> torch.Tensor | float:
-        """Return the step size of every entry of the parameter vector, or the one that all share."""
+        """Return the step size of every entry of the parameter vector, or the one that all
+        share.
+        """
         rates = {id(p): group["lr"] for group in self.param_groups for p in group["params"]}
         if len(set(rates.values())) == 1:
             return float(next(iter(rates.values())))
@@ -310,7 +349,10 @@ class NaturalGradient(Optimizer):
 
     def _last_direction(self, f: ModelFunction) -> torch.Tensor:
         return f.flat(
-            [self.state[p].get("direction", torch.zeros_like(f.theta[n])) for n, p in f.originals.items()]
+            [
+                self.state[p].get("direction", torch.zeros_like(f.theta[n]))
+                for n, p in f.originals.items()
+            ]
         )
 
     def _write(self, f: ModelFunction, move: torch.Tensor, direction: torch.Tensor) -> None:

@@ -34,12 +34,14 @@ class NaturalSpace(Optimizer):
     .. math:: \phi = W \theta, \qquad W^\top W = G(\theta_{\mathrm{fixed}}) + \epsilon I, \qquad
               \nabla_\phi J = W^{-\top} \nabla_\theta J
 
-    Plain gradient descent on :math:`\phi` is natural-gradient descent on :math:`\theta`, whatever root W is
-    taken. Momentum, line searches and quasi-Newton updates work as they do on any parameters, because
+    Plain gradient descent on :math:`\phi` is natural-gradient descent on :math:`\theta`, whatever
+    root W is taken. Momentum, line searches and quasi-Newton updates work as they do on any
+    parameters, because
     :math:`\nabla_\phi J` is the true gradient of J as a function of :math:`\phi`.
 
-    The root is kept for ``period`` steps. When it is renewed, the state of the inner optimizer (momentum,
-    L-BFGS history) is dropped, because it belongs to the old :math:`\phi`; its learning rate is kept.
+    The root is kept for ``period`` steps. When it is renewed, the state of the inner optimizer
+    (momentum, L-BFGS history) is dropped, because it belongs to the old :math:`\phi`; its learning
+    rate is kept.
 
     Parameters
     ----------
@@ -55,26 +57,29 @@ class NaturalSpace(Optimizer):
     eps : float
         Added to every eigenvalue of the metric.
     root : "symmetric", "pca" or "cholesky"
-        :math:`G^{1/2}`, :math:`\Lambda^{1/2} U^\top`, or :math:`L^\top` with :math:`L L^\top = G`. (``L``
-        itself is no root: :math:`L^\top L` is not G.)
+        :math:`G^{1/2}`, :math:`\Lambda^{1/2} U^\top`, or :math:`L^\top` with :math:`L L^\top = G`.
+        (``L`` itself is no root: :math:`L^\top L` is not G.)
 
     Attributes
     ----------
     inner : torch.optim.Optimizer
-        The optimizer on :math:`\phi`. Its ``param_groups`` hold the learning rate: attach schedulers to it.
+        The optimizer on :math:`\phi`. Its ``param_groups`` hold the learning rate: attach
+        schedulers to it.
 
     Raises
     ------
     ValueError
-        If the metric is malformed, not positive semi-definite, or singular while ``eps`` is 0; if a step
-        starts from a gradient that is not finite or leads to NaN or infinity. The parameters and the state of
-        the inner optimizer then are as before the step; so they are if ``closure`` fails.
+        If the metric is malformed, not positive semi-definite, or singular while ``eps`` is 0; if a
+        step starts from a gradient that is not finite or leads to NaN or infinity. The parameters
+        and the state of the inner optimizer then are as before the step; so they are if ``closure``
+        fails.
 
     Notes
     -----
-    A step moves :math:`\theta` by :math:`W^{-1} \Delta\phi`, so a zero step is exactly zero. Everything on
-    :math:`\phi` is in float64. ``state_dict`` holds the root and the inner state; save the model beside it.
-    Source: whitening Eqs. 11-25 and 37.
+    A step moves :math:`\theta` by :math:`W^{-1} \Delta\phi`, so a zero step is exactly zero.
+    Everything on
+    :math:`\phi` is in float64. ``state_dict`` holds the root and the inner state; save the model
+    beside it. Source: whitening Eqs. 11-25 and 37.
     """
 
     def __init__(
@@ -100,8 +105,9 @@ class NaturalSpace(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step of the inner optimizer.
 
-        ``closure`` is the usual one: it clears the gradients, computes the loss on the present parameters,
-        calls ``backward`` and returns the loss. Without it the gradients must be there already.
+        ``closure`` is the usual one: it clears the gradients, computes the loss on the present
+        parameters, calls ``backward`` and returns the loss. Without it the gradients must be there
+        already.
         """
         if self._whitener is None or (self.period and self._steps % self.period == 0):
             self._renew()
@@ -113,7 +119,9 @@ class NaturalSpace(Optimizer):
             with torch.enable_grad():
                 loss = closure()
             gradient = self._flat_gradient()
-            if torch.equal(self._phi, phi):  # a line search may try points farther on that are out of bounds
+            if torch.equal(
+                self._phi, phi
+            ):  # a line search may try points farther on that are out of bounds
                 check.floating(gradient, "gradient")
             self._phi.grad = self._whitener @ gradient
             return loss
@@ -140,17 +148,22 @@ class NaturalSpace(Optimizer):
         return dict(self.__dict__)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the inner optimizer, the root, the natural parameters, the step count."""
+        """Return the state of the inner optimizer, the root, the natural parameters, the step
+        count.
+        """
         own = {"whitener": self._whitener, "phi": self._phi.detach(), "steps": self._steps}
         return {**super().state_dict(), "inner": self.inner.state_dict(), "natural_space": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`; ValueError, and nothing changed, if it does not fit."""
+        """Take over a state from :meth:`state_dict`; ValueError, and nothing changed, if it does
+        not fit.
+        """
         check.entries(state_dict, {"natural_space", "inner"}, "NaturalSpace")
         own = state_dict["natural_space"]
         if own["phi"].shape != self._phi.shape:
             raise ValueError(
-                f"state_dict: expected {len(self._phi)} natural parameters, got {len(own['phi'])}; build the "
+                f"state_dict: expected {len(self._phi)} natural parameters, got "
+                f"{len(own['phi'])}; build the "
                 "optimizer on the same parameters as when it was saved"
             )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
@@ -160,7 +173,9 @@ class NaturalSpace(Optimizer):
         self._steps = own["steps"]
 
     def _renew(self) -> None:
-        """Take the metric at the present parameters, and start the inner optimizer anew on its root."""
+        """Take the metric at the present parameters, and start the inner optimizer anew on its
+        root.
+        """
         G = self.metric() if callable(self.metric) else self.metric
         theta = self._flat()
         if check.square(G, "metric").shape[0] != len(theta):

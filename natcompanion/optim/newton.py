@@ -1,4 +1,6 @@
-r"""Newton's method for small problems: the exact Hessian of the loss, negative curvature included."""
+r"""Newton's method for small problems: the exact Hessian of the loss, negative curvature
+included.
+"""
 
 from typing import Any
 
@@ -15,7 +17,12 @@ LARGEST = 5000
 
 
 def loss_hessian(
-    model: nn.Module, x: torch.Tensor, t: torch.Tensor, likelihood: Likelihood, *, parameters: Any = None
+    model: nn.Module,
+    x: torch.Tensor,
+    t: torch.Tensor,
+    likelihood: Likelihood,
+    *,
+    parameters: Any = None,
 ) -> torch.Tensor:
     """Return the Hessian (P, P) of the mean negative log-likelihood, by differentiating twice.
 
@@ -39,7 +46,9 @@ def loss_hessian(
 
     def loss(vector: torch.Tensor) -> torch.Tensor:
         pieces = vector.split([p.numel() for p in f.theta.values()])
-        named = {name: piece.view_as(p) for (name, p), piece in zip(f.theta.items(), pieces, strict=True)}
+        named = {
+            name: piece.view_as(p) for (name, p), piece in zip(f.theta.items(), pieces, strict=True)
+        }
         return likelihood.nll(f(named, x), t).mean()
 
     H = jacrev(grad(loss))(theta).detach()
@@ -57,24 +66,35 @@ class Newton(NaturalGradient):
     Parameters
     ----------
     model, likelihood, **options
-        As for :class:`natcompanion.optim.NaturalGradient`, without ``metric``; by default the system is solved
-        to ten digits. ``metric_inputs`` is refused: the Hessian needs targets.
+        As for :class:`natcompanion.optim.NaturalGradient`, without ``metric``; by default the
+        system is solved to ten digits. ``metric_inputs`` is refused: the Hessian needs targets.
     lr : float
         Step size; 1 is Newton's own.
 
     Source: revisiting Sections 4 and 4.2.
     """
 
-    def __init__(self, model: nn.Module, likelihood: Likelihood, lr: float = 1.0, **options: Any) -> None:
+    def __init__(
+        self, model: nn.Module, likelihood: Likelihood, lr: float = 1.0, **options: Any
+    ) -> None:
         if "metric" in options:
-            raise ValueError("metric: Newton has its own, the Hessian; use NaturalGradient for another")
+            raise ValueError(
+                "metric: Newton has its own, the Hessian; use NaturalGradient for another"
+            )
         super().__init__(model, likelihood, lr, **{"rtol": 1e-10, "max_iter": None, **options})
 
-    def step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None) -> float:
-        """Make one step and return the loss before it; see :meth:`natcompanion.optim.NaturalGradient.step`."""
+    def step(
+        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
+    ) -> float:
+        """Make one step and return the loss before it; see
+        :meth:`natcompanion.optim.NaturalGradient.step`.
+        """
         if metric_inputs is not None:
             raise ValueError(
-                "metric_inputs: the Hessian needs targets and cannot use other inputs; leave them out"
+                (
+                    "metric_inputs: the Hessian needs targets and cannot use other inputs; "
+                    "leave them out"
+                )
             )
         return super().step(x, t)
 

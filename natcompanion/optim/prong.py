@@ -13,7 +13,12 @@ from natcompanion import _distributed
 from natcompanion._moments import Moments, rows
 from natcompanion.layers import preserved_buffers
 from natcompanion.optim._prong_hooks import Route, Tap, recomputing, remove_taps, transformed
-from natcompanion.optim._prong_layers import InverseCovariance, PlainLayer, WhitenedLayer, trained_layers
+from natcompanion.optim._prong_layers import (
+    InverseCovariance,
+    PlainLayer,
+    WhitenedLayer,
+    trained_layers,
+)
 
 Inputs = torch.Tensor | tuple | Iterable
 
@@ -21,18 +26,21 @@ Inputs = torch.Tensor | tuple | Iterable
 class PRONG(Optimizer):
     r"""Projected natural-gradient descent, on plain or on whitened layers.
 
-    With the mean :math:`c` and the covariance :math:`\Sigma` of the input of a layer, a step in the whitened
-    coordinates :math:`V = W U^{-1}`, :math:`d = b + W c`, where :math:`U^\top U = (\Sigma + \epsilon I)^{-1}`, is
+    With the mean :math:`c` and the covariance :math:`\Sigma` of the input of a layer, a step in the
+    whitened coordinates :math:`V = W U^{-1}`, :math:`d = b + W c`, where :math:`U^\top U = (\Sigma
+    + \epsilon I)^{-1}`, is
 
     .. math:: [W \; b] \leftarrow [W \; b] - \mathrm{lr}\, [G_W \; g_b]
-              \left( E[\tilde h \tilde h^\top] + \epsilon\, \mathrm{diag}(1, \dots, 1, 0) \right)^{-1},
-              \qquad \tilde h = [h; 1]
+              \left( E[\tilde h \tilde h^\top] + \epsilon\, \mathrm{diag}(1, \dots, 1, 0)
+              \right)^{-1}, \qquad \tilde h = [h; 1]
 
-    So no eigendecomposition and no change of the model is needed. On an ``nn.Linear`` or ``nn.Conv2d`` this optimizer
-    multiplies the gradient by the inverse matrix inside the backward pass; every ``period`` steps it measures
+    So no eigendecomposition and no change of the model is needed. On an ``nn.Linear`` or
+    ``nn.Conv2d`` this optimizer multiplies the gradient by the inverse matrix inside the backward
+    pass; every ``period`` steps it measures
     :math:`c` and :math:`\Sigma` anew and inverts by a Cholesky factor. On a
-    :class:`~natcompanion.layers.WhitenedLinear` or :class:`~natcompanion.layers.WhitenedConv2d` it makes plain steps
-    in (V, d) and changes the coordinates every ``period`` steps, as the paper writes it. Both take the same steps.
+    :class:`~natcompanion.layers.WhitenedLinear` or :class:`~natcompanion.layers.WhitenedConv2d` it
+    makes plain steps in (V, d) and changes the coordinates every ``period`` steps, as the paper
+    writes it. Both take the same steps.
 
     Parameters
     ----------
@@ -41,33 +49,35 @@ class PRONG(Optimizer):
     lr : float
         Step size, at least 0.
     momentum, nesterov, weight_decay
-        As in ``torch.optim.SGD``, applied to the preconditioned gradient. Weight decay shrinks W and b themselves,
-        which is the same as shrinking V and d.
+        As in ``torch.optim.SGD``, applied to the preconditioned gradient. Weight decay shrinks W
+        and b themselves, which is the same as shrinking V and d.
     eps : float
-        :math:`\epsilon`, positive, in squared units of the layer's input: no direction's step is multiplied by more
-        than 1/eps. May differ between parameter groups.
+        :math:`\epsilon`, positive, in squared units of the layer's input: no direction's step is
+        multiplied by more than 1/eps. May differ between parameter groups.
     period : int
         :math:`T`: the statistics are renewed before steps 0, T, 2T, ...
     sample : Tensor or callable, optional
-        Inputs for the statistics: a tensor (n, ...) of them, or a function that returns some, drawn anew for each
-        renewal (a tensor, a tuple of arguments for the model, or an iterable of such batches). Without a sample, the
-        statistics are those of the training batches as they pass.
+        Inputs for the statistics: a tensor (n, ...) of them, or a function that returns some, drawn
+        anew for each renewal (a tensor, a tuple of arguments for the model, or an iterable of such
+        batches). Without a sample, the statistics are those of the training batches as they pass.
     sample_size : int, optional
-        :math:`N_s`: how many of the inputs in the tensor ``sample`` to draw for each renewal; all if left out.
+        :math:`N_s`: how many of the inputs in the tensor ``sample`` to draw for each renewal; all
+        if left out.
     seed : int
         For that draw, together with the number of steps made.
     decay : float
-        Without a sample: what weight older batches keep when a new one comes in, in [0, 1]. 0 is the last batch only.
+        Without a sample: what weight older batches keep when a new one comes in, in [0, 1]. 0 is
+        the last batch only.
     constant_inputs : iterable of str
-        Names of layers whose input never changes its distribution, such as the first one: their statistics are
-        measured once.
+        Names of layers whose input never changes its distribution, such as the first one: their
+        statistics are measured once.
     backward_eps : float, optional
-        Also whiten the back-propagated gradients of plain layers, with this added to the eigenvalues of their second
-        moment over the training batches (the paper's footnote 4). The loss has to be a mean over the batch. Left out:
-        not done, as the paper recommends.
+        Also whiten the back-propagated gradients of plain layers, with this added to the
+        eigenvalues of their second moment over the training batches (the paper's footnote 4). The
+        loss has to be a mean over the batch. Left out: not done, as the paper recommends.
     synchronize : bool
-        With several processes of ``torch.distributed``: average the gradients over them. Not needed under
-        ``DistributedDataParallel``. The statistics are always those of all processes.
+        With several processes of ``torch.distributed``: average the gradients over them. Not needed
+        under ``DistributedDataParallel``. The statistics are always those of all processes.
     parameters : iterable, optional
         Parameters, or parameter groups, if not all trainable ones.
 
@@ -87,21 +97,25 @@ class PRONG(Optimizer):
 
     Notes
     -----
-    After the backward pass ``.grad`` of a plain layer holds the preconditioned gradient, so clipping and accumulation
-    act on that, as they do in whitened coordinates. Momentum is a velocity of the function: it stays the same in (W, b)
-    when the coordinates change, and so is mapped to the new ones in (V, d).
+    After the backward pass ``.grad`` of a plain layer holds the preconditioned gradient, so
+    clipping and accumulation act on that, as they do in whitened coordinates. Momentum is a
+    velocity of the function: it stays the same in (W, b) when the coordinates change, and so is
+    mapped to the new ones in (V, d).
 
-    The statistics are measured in the mode the model is in, and leave its buffers as they were. Layers without a
-    bias that this optimizer trains cannot be centred: c is 0 and the second moment takes the place of the covariance.
-    Weight and bias of a plain layer have one step size and momentum, because centring ties their steps. Shared parameters,
-    grouped convolutions, layers of other types, and layers that no sample has reached yet get plain steps. Without a
-    sample, a layer that is called several times in a pass is renewed from the first call and earlier passes, and every
-    pass with gradients enabled counts as a training batch, whatever the mode of the model: evaluate under
-    ``torch.no_grad()``.
+    The statistics are measured in the mode the model is in, and leave its buffers as they were.
+    Layers without a bias that this optimizer trains cannot be centred: c is 0 and the second moment
+    takes the place of the covariance. Weight and bias of a plain layer have one step size and
+    momentum, because centring ties their steps. Shared parameters, grouped convolutions, layers of
+    other types, and layers that no sample has reached yet get plain steps. Without a sample, a
+    layer that is called several times in a pass is renewed from the first call and earlier passes,
+    and every pass with gradients enabled counts as a training batch, whatever the mode of the
+    model: evaluate under ``torch.no_grad()``.
 
-    Transforms of ``torch.func`` see the plain model. A second derivative through plain layers is refused.
+    Transforms of ``torch.func`` see the plain model. A second derivative through plain layers is
+    refused.
 
-    The hooks on the model do nothing once the optimizer is gone; :meth:`close` removes them at once.
+    The hooks on the model do nothing once the optimizer is gone; :meth:`close` removes them at
+    once.
 
     Source: prong Eqs. 6-7, Algorithm 1 with the corrections of the errata page.
     """
@@ -126,21 +140,36 @@ class PRONG(Optimizer):
         parameters: Iterable[Any] | None = None,
     ) -> None:
         self.model, self.sample, self.synchronize = model, sample, synchronize
-        self.period, self.seed, self.decay = check.whole(period, "period"), seed, _fraction(decay, "decay")
+        self.period, self.seed, self.decay = (
+            check.whole(period, "period"),
+            seed,
+            _fraction(decay, "decay"),
+        )
         self.sample_size = None if sample_size is None else check.whole(sample_size, "sample_size")
-        self.backward_eps = None if backward_eps is None else check.positive(backward_eps, "backward_eps")
+        self.backward_eps = (
+            None if backward_eps is None else check.positive(backward_eps, "backward_eps")
+        )
         self.steps, self._renewed, self._measured = 0, -1, None
         self.constant_inputs, self.layers, self.plain = frozenset(constant_inputs), {}, {}
         defaults = {
-            "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov, "eps": eps,
-        }  # fmt: skip
-        chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "eps": eps,
+        }
+        chosen = (
+            [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
+        )
         _check_sample(sample, sample_size)
         super().__init__(chosen, defaults)
         unknown = sorted(self.constant_inputs - set(self.layers))
         if unknown:
             raise ValueError(
-                f"constant_inputs: expected names of layers among {sorted(self.layers)}, got {unknown}"
+                (
+                    f"constant_inputs: expected names of layers among {sorted(self.layers)}, "
+                    f"got {unknown}"
+                )
             )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -157,13 +186,14 @@ class PRONG(Optimizer):
             raise
         self._find_layers()
 
-    # Renewing the statistics -------------------------------------------------------------------------------
+    # ---- Renewing the statistics
 
     @torch.no_grad()
     def reparametrize(self, inputs: Inputs | None = None) -> None:
         """Measure the statistics of every layer in one forward pass and take them over.
 
-        It is called by itself when the model is first used after ``period`` steps, if there is a sample.
+        It is called by itself when the model is first used after ``period`` steps, if there is a
+        sample.
 
         Parameters
         ----------
@@ -177,7 +207,10 @@ class PRONG(Optimizer):
         """
         if inputs is None and self.sample is None:
             raise ValueError(
-                "reparametrize: expected inputs, as there is no sample; pass some, or PRONG(..., sample=)"
+                (
+                    "reparametrize: expected inputs, as there is no sample; pass some, or "
+                    "PRONG(..., sample=)"
+                )
             )
         measured = self._measure(self._drawn() if inputs is None else inputs)
         measured = {name: moments.reduced().checked(name) for name, moments in measured.items()}
@@ -208,14 +241,19 @@ class PRONG(Optimizer):
             self._measured = None
 
     def _refresh(self, layer: PlainLayer | WhitenedLayer, moments: Moments) -> None:
-        eps = next(group["eps"] for group in self.param_groups for p in group["params"] if p is layer.weight)
+        eps = next(
+            group["eps"]
+            for group in self.param_groups
+            for p in group["params"]
+            if p is layer.weight
+        )
         layer.refresh(moments, check.positive(eps, "eps"), self.state)
         layer.renewed = self.steps
 
     def _due(self) -> bool:
         return self.steps % self.period == 0 and self._renewed != self.steps
 
-    # What the hooks call -----------------------------------------------------------------------------------
+    # ---- What the hooks call
 
     def _before(self, name: str, module: nn.Module, h: torch.Tensor) -> None:
         """Renew the statistics before the first forward pass of a step."""
@@ -228,14 +266,25 @@ class PRONG(Optimizer):
         if isinstance(layer, WhitenedLayer):  # its coordinates cannot change once it has run
             self._observe(layer, module, h)
 
-    def _training(self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor) -> bool:
-        """Return whether a pass may be one of training: no measurement, no evaluation, no other parameters."""
+    def _training(
+        self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor
+    ) -> bool:
+        """Return whether a pass may be one of training: no measurement, no evaluation, no other
+        parameters.
+        """
         return (
-            self._measured is None and torch.is_grad_enabled() and layer.owns(module) and not transformed(h)
+            self._measured is None
+            and torch.is_grad_enabled()
+            and layer.owns(module)
+            and not transformed(h)
         )
 
-    def _observe(self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor) -> None:
-        """Note the input of a layer for its statistics; without a sample, renew them when it is time."""
+    def _observe(
+        self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor
+    ) -> None:
+        """Note the input of a layer for its statistics; without a sample, renew them when it is
+        time.
+        """
         if layer.name in self.constant_inputs and layer.renewed >= 0:
             return
         if self._measured is not None:
@@ -264,17 +313,18 @@ class PRONG(Optimizer):
             return None
         return Route.apply(output.detach(), h, layer.weight, layer.bias, layer)
 
-    # The step ----------------------------------------------------------------------------------------------
+    # ---- The step
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step, from the gradients of the last backward pass, and return what ``closure`` returns.
+        """Make one step, from the gradients of the last backward pass, and return what ``closure``
+        returns.
 
         Raises
         ------
         ValueError
-            If a layer has a gradient, but never saw a forward pass of the model or the sample. No parameter is changed
-            then.
+            If a layer has a gradient, but never saw a forward pass of the model or the sample. No
+            parameter is changed then.
         """
         self._check_pairs()
         loss = None
@@ -294,7 +344,9 @@ class PRONG(Optimizer):
         return loss
 
     def _check_pairs(self) -> None:
-        """Refuse another step size for the bias of a plain layer than for its weight: centring ties them."""
+        """Refuse another step size for the bias of a plain layer than for its weight: centring ties
+        them.
+        """
         groups = {id(p): group for group in self.param_groups for p in group["params"]}
         for layer in self.layers.values():
             if not isinstance(layer, PlainLayer) or layer.mean is None or not layer.trains_bias:
@@ -303,13 +355,18 @@ class PRONG(Optimizer):
                 one, other = groups[id(layer.weight)][key], groups[id(layer.bias)][key]
                 if one != other:
                     raise ValueError(
-                        f"step: expected one {key} for weight and bias of layer {layer.name!r}, got {one} and {other}; "
+                        f"step: expected one {key} for weight and bias of layer "
+                        f"{layer.name!r}, got {one} and {other}; "
                         "their steps belong together"
                     )
 
     def _precondition_the_rest(self) -> None:
         """Precondition gradients that did not come through the model's own backward pass."""
-        rest = [layer for layer in self.layers.values() if not layer.routed and layer.weight.grad is not None]
+        rest = [
+            layer
+            for layer in self.layers.values()
+            if not layer.routed and layer.weight.grad is not None
+        ]
         if rest and self.sample is not None and self._due():
             self.reparametrize()
         self._check_seen()
@@ -318,12 +375,21 @@ class PRONG(Optimizer):
             layer.routed = True
 
     def _check_seen(self) -> None:
-        """Refuse the gradient of a layer whose inputs never came by: its steps would be plain ones for good."""
+        """Refuse the gradient of a layer whose inputs never came by: its steps would be plain ones
+        for good.
+        """
         for layer in self.layers.values():
-            if not layer.seen and layer.renewed < 0 and layer.weight.grad is not None and layer.weight.grad.any():
+            if (
+                not layer.seen
+                and layer.renewed < 0
+                and layer.weight.grad is not None
+                and layer.weight.grad.any()
+            ):
                 raise ValueError(
-                    f"step: expected a forward pass through the model, or a sample, but layer {layer.name!r} has a "
-                    "gradient and saw neither; call the model itself, on which PRONG was built, build PRONG before a "
+                    "step: expected a forward pass through the model, or a sample, but "
+                    f"layer {layer.name!r} has a "
+                    "gradient and saw neither; call the model itself, on which PRONG was "
+                    "built, build PRONG before a "
                     "compiled model first runs, or leave the layer out with parameters="
                 )
 
@@ -344,25 +410,35 @@ class PRONG(Optimizer):
         for layer in self.layers.values():
             layer.routed = isinstance(layer, WhitenedLayer)
 
-    # Keeping -----------------------------------------------------------------------------------------------
+    # ---- Keeping
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step needs beside the model."""
         layers = {name: layer.state() for name, layer in self.layers.items()}
-        return {**super().state_dict(), "steps": self.steps, "renewed": self._renewed, "layers": layers}
+        return {
+            **super().state_dict(),
+            "steps": self.steps,
+            "renewed": self._renewed,
+            "layers": layers,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`."""
         if not {"state", "param_groups", "steps", "renewed", "layers"} <= set(state_dict):
-            raise ValueError(f"load_state_dict: expected a state of PRONG, got the entries {list(state_dict)}")
+            raise ValueError(
+                f"load_state_dict: expected a state of PRONG, got the entries {list(state_dict)}"
+            )
         layers = state_dict["layers"]
         if set(layers) != set(self.layers):
-            raise ValueError(f"load_state_dict: expected the layers {sorted(self.layers)}, got {sorted(layers)}")
+            raise ValueError(
+                f"load_state_dict: expected the layers {sorted(self.layers)}, got {sorted(layers)}"
+            )
         misfits = [name for name, layer in self.layers.items() if not layer.fits(layers[name])]
         if misfits or not self._velocities_fit(state_dict):
             where = f"layer {misfits[0]!r}" if misfits else "the momentum"
             raise ValueError(
-                f"load_state_dict: expected statistics and momentum of the layers as they are here, got others for "
+                "load_state_dict: expected statistics and momentum of the layers as they "
+                "are here, got others for "
                 f"{where}; build model and optimizer as they were when it was saved"
             )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
@@ -382,7 +458,9 @@ class PRONG(Optimizer):
         self._unhook()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_unhook", "step")}
+        return {
+            key: value for key, value in self.__dict__.items() if key not in ("_unhook", "step")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -395,8 +473,12 @@ class PRONG(Optimizer):
     def _find_layers(self) -> None:
         """Act on the layers of all parameters so far; those known already keep their statistics."""
         known = self.layers
-        modules, self.plain = trained_layers(self.model, [p for g in self.param_groups for p in g["params"]])
-        self.layers = {name: known.get(name) or self._layer(name, module) for name, module in modules.items()}
+        modules, self.plain = trained_layers(
+            self.model, [p for g in self.param_groups for p in g["params"]]
+        )
+        self.layers = {
+            name: known.get(name) or self._layer(name, module) for name, module in modules.items()
+        }
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         for layer in self.layers.values():
             layer.trains_bias = id(layer.bias) in chosen
@@ -416,7 +498,9 @@ class PRONG(Optimizer):
             remove_taps(module)
             handles.append(module.register_forward_pre_hook(tap.before, with_kwargs=True))
             if isinstance(layer, PlainLayer):
-                handles.append(module.register_forward_hook(tap.after, prepend=True, with_kwargs=True))
+                handles.append(
+                    module.register_forward_hook(tap.after, prepend=True, with_kwargs=True)
+                )
         if hasattr(self, "_unhook"):
             self._unhook()
         self._unhook = weakref.finalize(self, _remove, handles)
@@ -431,11 +515,18 @@ def _check_sample(sample: Any, sample_size: int | None) -> None:
     if sample is None or callable(sample):
         if sample_size is not None:
             got = "no sample" if sample is None else "a function, which draws by itself"
-            raise ValueError(f"sample_size: expected a tensor as the sample to draw from, got {got}")
+            raise ValueError(
+                f"sample_size: expected a tensor as the sample to draw from, got {got}"
+            )
     elif not isinstance(sample, torch.Tensor) or not sample.ndim or not sample.numel():
-        got = f"shape {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
+        got = (
+            f"shape {tuple(sample.shape)}"
+            if isinstance(sample, torch.Tensor)
+            else type(sample).__name__
+        )
         raise ValueError(
-            f"sample: expected a tensor of inputs (n, ...) or a function that returns inputs, got {got}; of a "
+            "sample: expected a tensor of inputs (n, ...) or a function that returns "
+            f"inputs, got {got}; of a "
             "DataLoader, pass lambda: (x for x, _ in loader)"
         )
 
@@ -446,8 +537,10 @@ def _batches(inputs: Inputs) -> Iterator[tuple]:
     for batch in [inputs] if single or not isinstance(inputs, Iterable) else inputs:
         if not isinstance(batch, (torch.Tensor, tuple)):
             raise ValueError(
-                "sample: expected a tensor, a tuple of arguments for the model, or an iterable of such batches, got "
-                f"a batch of type {type(batch).__name__}; of a DataLoader, pass lambda: (x for x, _ in loader)"
+                "sample: expected a tensor, a tuple of arguments for the model, or an "
+                "iterable of such batches, got "
+                f"a batch of type {type(batch).__name__}; of a DataLoader, pass lambda: (x "
+                "for x, _ in loader)"
             )
         yield batch if isinstance(batch, tuple) else (batch,)
 

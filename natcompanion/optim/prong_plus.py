@@ -1,4 +1,6 @@
-r"""PRONG+: PRONG with a diagonal rescaling for every batch, by batch normalization or in whitened coordinates."""
+r"""PRONG+: PRONG with a diagonal rescaling for every batch, by batch normalization or in whitened
+coordinates.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,13 +54,15 @@ class MakeScaledWhitening:
 class PRONGPlus(PRONG):
     r"""PRONG with a diagonal that follows every batch.
 
-    ``normalization="batch"`` is the paper's implementation: PRONG on a model with batch normalization, such as
-    :func:`natcompanion.layers.with_batch_norm` makes. It differs from :class:`PRONG` only in that it refuses a
-    model without.
+    ``normalization="batch"`` is the paper's implementation: PRONG on a model with batch
+    normalization, such as
+    :func:`natcompanion.layers.with_batch_norm` makes. It differs from :class:`PRONG` only in that
+    it refuses a model without.
 
     ``normalization="diagonal"`` is the paper's own form. The layer is
 
-    .. math:: V D U (h - c) + d, \qquad D = \mathrm{diag}\big(E[z_i^2] + \phi\big)^{-1/2}, \qquad z = U (h - c)
+    .. math:: V D U (h - c) + d, \qquad D = \mathrm{diag}\big(E[z_i^2] + \phi\big)^{-1/2}, \qquad z
+    = U (h - c)
 
     with the mean over the current batch. A step in (V, d), mapped back, is the step of PRONG with
     :math:`U^\top D^2 U` in place of :math:`U^\top U`.
@@ -69,20 +73,22 @@ class PRONGPlus(PRONG):
         As of :class:`PRONG`.
     normalization : "batch" or "diagonal"
     floor : float
-        :math:`\phi`, positive. A direction whose variance is far below ``eps`` has :math:`E[z_i^2]` near 0; D then
-        multiplies the step by up to 1/floor, against the bound 1/eps that ``eps`` sets.
+        :math:`\phi`, positive. A direction whose variance is far below ``eps`` has :math:`E[z_i^2]`
+        near 0; D then multiplies the step by up to 1/floor, against the bound 1/eps that ``eps``
+        sets.
 
     Raises
     ------
     ValueError
-        As :class:`PRONG`; if there is no batch normalization in the model, or there are whitened layers, whose
-        coordinates do not follow every batch.
+        As :class:`PRONG`; if there is no batch normalization in the model, or there are whitened
+        layers, whose coordinates do not follow every batch.
 
     Notes
     -----
-    The print has :math:`W = V D^{-1} U` with unit variance of :math:`D U h`, which contradict one another: with the
-    D of the second the first feeds V inputs of the variance squared. The square is taken about c, so that a batch of one
-    has one. U is the PCA form: D depends on the rotation. Source: prong Section 3.2, with the exponent corrected.
+    The print has :math:`W = V D^{-1} U` with unit variance of :math:`D U h`, which contradict one
+    another: with the D of the second the first feeds V inputs of the variance squared. The square
+    is taken about c, so that a batch of one has one. U is the PCA form: D depends on the rotation.
+    Source: prong Section 3.2, with the exponent corrected.
     """
 
     def __init__(
@@ -96,16 +102,25 @@ class PRONGPlus(PRONG):
         **options: Any,
     ) -> None:
         if normalization not in ("batch", "diagonal"):
-            raise ValueError(f'normalization: expected "batch" or "diagonal", got {normalization!r}')
+            raise ValueError(
+                f'normalization: expected "batch" or "diagonal", got {normalization!r}'
+            )
         if normalization == "batch" and not any(isinstance(m, _BatchNorm) for m in model.modules()):
             raise ValueError(
-                "model: expected batch normalization in it, found none; use layers.with_batch_norm(model), "
+                "model: expected batch normalization in it, found none; use "
+                "layers.with_batch_norm(model), "
                 'or normalization="diagonal"'
             )
         if normalization == "diagonal" and any(hasattr(m, "V") for m in model.modules()):
-            raise ValueError('normalization: expected plain layers for "diagonal", got whitened ones')
+            raise ValueError(
+                'normalization: expected plain layers for "diagonal", got whitened ones'
+            )
         self.normalization, self.floor = normalization, check.positive(floor, "floor")
         super().__init__(model, lr, momentum, **options)
 
     def _metric_type(self) -> Any:
-        return MakeScaledWhitening(self.floor) if self.normalization == "diagonal" else super()._metric_type()
+        return (
+            MakeScaledWhitening(self.floor)
+            if self.normalization == "diagonal"
+            else super()._metric_type()
+        )

@@ -36,10 +36,13 @@ def natural_relative_gradient(gradient: torch.Tensor, W: torch.Tensor) -> torch.
 
     Notes
     -----
-    Source: whitening Eq. 43, as a gradient; the step in the direction printed there needs a minus sign.
+    Source: whitening Eq. 43, as a gradient; the step in the direction printed there needs a minus
+    sign.
     """
     if check.square(gradient, "gradient").shape != check.square(W, "W").shape:
-        raise ValueError(f"gradient: expected shape {tuple(W.shape)} like W, got {tuple(gradient.shape)}")
+        raise ValueError(
+            f"gradient: expected shape {tuple(W.shape)} like W, got {tuple(gradient.shape)}"
+        )
     wide = torch.promote_types(W.dtype, torch.float32)
     W_wide = W.to(wide)
     return (gradient.to(wide) @ W_wide.mT @ W_wide).to(W.dtype)
@@ -50,8 +53,9 @@ class RelativeGradient(Optimizer):
 
     .. math:: W \leftarrow W - \mathrm{lr} \, \frac{\partial J}{\partial W} W^\top W
 
-    Every parameter is a square non-singular matrix with a step of its own. The path is equivariant: if the
-    data x become A x and the start W becomes :math:`W A^{-1}`, then every iterate W becomes :math:`W A^{-1}`.
+    Every parameter is a square non-singular matrix with a step of its own. The path is equivariant:
+    if the data x become A x and the start W becomes :math:`W A^{-1}`, then every iterate W becomes
+    :math:`W A^{-1}`.
 
     Parameters
     ----------
@@ -60,14 +64,14 @@ class RelativeGradient(Optimizer):
     lr : float
         Step size, at least 0.
     momentum : float
-        In [0, 1): the step is a running sum, :math:`m \leftarrow \mathrm{momentum}\, m + \tilde\nabla J`. The
-        sum is equivariant too.
+        In [0, 1): the step is a running sum, :math:`m \leftarrow \mathrm{momentum}\, m +
+        \tilde\nabla J`. The sum is equivariant too.
 
     Raises
     ------
     ValueError
-        If a parameter is not a finite square floating-point matrix; if a gradient is not finite, in which
-        case no parameter is changed.
+        If a parameter is not a finite square floating-point matrix; if a gradient is not finite, in
+        which case no parameter is changed.
 
     Notes
     -----

@@ -25,14 +25,15 @@ class RNGD(Optimizer):
 
         w_l \leftarrow w_l - \mathrm{lr}\; G_l^{-1}\, \frac{\partial E}{\partial w_l}
 
-    ``w_l`` holds the weights of neuron l with its bias last, :math:`\tilde x_i` is what the layer receives for
-    example i, with a 1 last, and :math:`\nu_f` is :func:`natcompanion.relative.nu` of the layer's activation.
-    ``G_l`` starts at I. It sees the same forward pass as the gradient; its inverse is renewed every ``period``
-    steps, and before the first renewal a step is plain gradient descent.
+    ``w_l`` holds the weights of neuron l with its bias last, :math:`\tilde x_i` is what the layer
+    receives for example i, with a 1 last, and :math:`\nu_f` is :func:`natcompanion.relative.nu` of
+    the layer's activation. ``G_l`` starts at I. It sees the same forward pass as the gradient; its
+    inverse is renewed every ``period`` steps, and before the first renewal a step is plain gradient
+    descent.
 
-    The loop is that of any torch optimizer: zero_grad, forward, backward, step. The model is not modified,
-    except that its Linear and Conv2d layers carry a forward hook while the optimizer lives. Parameters of other
-    modules take plain gradient steps.
+    The loop is that of any torch optimizer: zero_grad, forward, backward, step. The model is not
+    modified, except that its Linear and Conv2d layers carry a forward hook while the optimizer
+    lives. Parameters of other modules take plain gradient steps.
 
     Parameters
     ----------
@@ -47,54 +48,57 @@ class RNGD(Optimizer):
     decay : float
         :math:`\lambda`, from 0 to below 1.
     relative_eps : float
-        When the inverse is renewed, this times the mean eigenvalue of ``G_l`` is added to it. For a neuron that
-        is nearly dead, 1/1000 of the layer's mean takes its place.
+        When the inverse is renewed, this times the mean eigenvalue of ``G_l`` is added to it. For a
+        neuron that is nearly dead, 1/1000 of the layer's mean takes its place.
     blocks : str or dict of str to str
-        Kind of metric, for all layers or by layer name. ``"neuron"``: one for each neuron. ``"mean"``: one for
-        the layer, the mean of those of its neurons. ``"linear"``: one for the layer, that of a linear layer,
-        with :math:`\nu = 1`. By default ``"linear"`` for the first layer and for layers without an activation,
-        as in the paper, and ``"neuron"`` elsewhere.
+        Kind of metric, for all layers or by layer name. ``"neuron"``: one for each neuron.
+        ``"mean"``: one for the layer, the mean of those of its neurons. ``"linear"``: one for the
+        layer, that of a linear layer, with :math:`\nu = 1`. By default ``"linear"`` for the first
+        layer and for layers without an activation, as in the paper, and ``"neuron"`` elsewhere.
     activations : dict of str to str or Module, optional
-        Activation of a layer, by layer name: ``"relu"``, ``"tanh"``, ``"sigmoid"``, ``"elu"``, ``"linear"``, or
-        a module such as ``nn.ELU(0.5)``. Needed only where tracing the model with ``torch.fx`` does not find it.
+        Activation of a layer, by layer name: ``"relu"``, ``"tanh"``, ``"sigmoid"``, ``"elu"``,
+        ``"linear"``, or a module such as ``nn.ELU(0.5)``. Needed only where tracing the model with
+        ``torch.fx`` does not find it.
     statistics_every : int
-        The running mean takes in every k-th step only, with the decay :math:`\lambda^k`: by default ten of a
-        period. A larger k is cheaper and noisier; 1 is the paper's.
+        The running mean takes in every k-th step only, with the decay :math:`\lambda^k`: by default
+        ten of a period. A larger k is cheaper and noisier; 1 is the paper's.
     input_statistics : Tensor, optional
-        Inputs of the model. The metric of the first layer, whose inputs do not change as training goes on, is
-        then computed once from them instead of at every step.
+        Inputs of the model. The metric of the first layer, whose inputs do not change as training
+        goes on, is then computed once from them instead of at every step.
     omega : float
         Width of the bend of the rectifier's :math:`\nu` (Eq. 18); 0 is the hard one.
     memory_limit : float
         Most gibibytes that the metrics may take; see Notes.
     parameters : iterable, optional
-        Parameters to train, or parameter groups, each a dict with ``"params"`` and perhaps ``"lr"``, ``"eps"``,
-        ``"period"``, ``"decay"``, ``"relative_eps"``. A layer follows the group of its weight, but every
-        parameter its own ``"lr"``.
+        Parameters to train, or parameter groups, each a dict with ``"params"`` and perhaps
+        ``"lr"``, ``"eps"``, ``"period"``, ``"decay"``, ``"relative_eps"``. A layer follows the
+        group of its weight, but every parameter its own ``"lr"``.
 
     Raises
     ------
     ValueError
-        On arguments out of range; if a layer that is trained has no known activation, shares its parameters, is used
-        twice or is a grouped convolution; if the metrics would not fit into ``memory_limit``.
+        On arguments out of range; if a layer that is trained has no known activation, shares its
+        parameters, is used twice or is a grouped convolution; if the metrics would not fit into
+        ``memory_limit``.
 
     Notes
     -----
-    Memory: a layer of m neurons with D inputs and the bias stores m (D + 1)^2 numbers of inverses and half as
-    many of running means with ``"neuron"``, and 2 (D + 1)^2 with the shared kinds. For Conv2d, D is the number
-    of input channels times the kernel's area, and a neuron is an output channel: its metric sums over the
-    positions, because the neuron answers at each. A Linear layer does the same with inputs (n, positions, D).
+    Memory: a layer of m neurons with D inputs and the bias stores m (D + 1)^2 numbers of inverses
+    and half as many of running means with ``"neuron"``, and 2 (D + 1)^2 with the shared kinds. For
+    Conv2d, D is the number of input channels times the kernel's area, and a neuron is an output
+    channel: its metric sums over the positions, because the neuron answers at each. A Linear layer
+    does the same with inputs (n, positions, D).
 
-    Order within a step: the running mean takes in the statistics, the inverse is renewed if the number of steps
-    is a multiple of ``period``, then the parameters move. Statistics and inverses are float32 for half
-    precision. ``state_dict`` holds all that the next step needs beside the model. A step on inputs or gradients
-    that are not finite is refused and changes nothing.
+    Order within a step: the running mean takes in the statistics, the inverse is renewed if the
+    number of steps is a multiple of ``period``, then the parameters move. Statistics and inverses
+    are float32 for half precision. ``state_dict`` holds all that the next step needs beside the
+    model. A step on inputs or gradients that are not finite is refused and changes nothing.
 
-    The statistics are those of the passes whose gradients the parameters hold: evaluation, transforms of
-    ``torch.func`` and gradients by the inputs alone leave no trace.
+    The statistics are those of the passes whose gradients the parameters hold: evaluation,
+    transforms of ``torch.func`` and gradients by the inputs alone leave no trace.
 
-    The start at I is a damping of its own, :math:`\lambda^t` after t steps. As it fades, a step size that was
-    stable can become too large for ``eps``.
+    The start at I is a damping of its own, :math:`\lambda^t` after t steps. As it fades, a step
+    size that was stable can become too large for ``eps``.
 
     Source: rfim Section 5.2, Eqs. 31-33.
     """
@@ -117,14 +121,26 @@ class RNGD(Optimizer):
         parameters: Iterable[Any] | None = None,
     ) -> None:
         self.model, self.iteration = model, 0
-        every = max(1, check.whole(period, "period") // 10) if statistics_every is None else statistics_every
+        every = (
+            max(1, check.whole(period, "period") // 10)
+            if statistics_every is None
+            else statistics_every
+        )
         self.statistics_every = check.whole(every, "statistics_every")
         self.memory_limit = check.positive(memory_limit, "memory_limit")
         self.omega = check.non_negative(omega, "omega")
         self.kinds = blocks
         self.activations, self.first = find_activations(model, activations)
-        chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
-        defaults = {"lr": lr, "eps": eps, "period": period, "decay": decay, "relative_eps": relative_eps}
+        chosen = (
+            [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
+        )
+        defaults = {
+            "lr": lr,
+            "eps": eps,
+            "period": period,
+            "decay": decay,
+            "relative_eps": relative_eps,
+        }
         super().__init__(chosen, defaults)
         self.blocks: dict[str, Block] = {}
         self._add_blocks()
@@ -132,7 +148,9 @@ class RNGD(Optimizer):
             self._fix_first(input_statistics)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of the model's parameters: whole layers, or parameters that have no metric."""
+        """Add a group of the model's parameters: whole layers, or parameters that have no
+        metric.
+        """
         super().add_param_group(param_group)
         try:
             _check_group(self.param_groups[-1])
@@ -149,8 +167,8 @@ class RNGD(Optimizer):
         Raises
         ------
         ValueError
-            If a gradient or an input is not finite, or there is a gradient but no forward pass was seen. Nothing
-            is changed then.
+            If a gradient or an input is not finite, or there is a gradient but no forward pass was
+            seen. Nothing is changed then.
         """
         loss = None
         if closure is not None:
@@ -172,7 +190,9 @@ class RNGD(Optimizer):
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the parameter groups, the number of steps, and the metric and inverse of every layer."""
+        """Return the parameter groups, the number of steps, and the metric and inverse of every
+        layer.
+        """
         layers = {name: {key: getattr(b, key) for key in STATE} for name, b in self.blocks.items()}
         counts = {name: getattr(self, name) for name in COUNTS}
         return {**super().state_dict(), **counts, "layers": layers}
@@ -182,12 +202,16 @@ class RNGD(Optimizer):
         check.entries(state_dict, {"layers", *COUNTS}, "RNGD")
         layers = state_dict["layers"]
         if set(layers) != set(self.blocks):
-            raise ValueError(f"state_dict: expected the layers {list(self.blocks)}, got {list(layers)}")
+            raise ValueError(
+                f"state_dict: expected the layers {list(self.blocks)}, got {list(layers)}"
+            )
         for name, block in self.blocks.items():
             if not block.fits(layers[name]):
                 raise ValueError(
-                    f"state_dict: expected metrics of layer {name!r} for {block.neurons} neurons with {block.dim} "
-                    f"parameters and blocks = {block.kind!r}, got other shapes; build model and optimizer as they "
+                    f"state_dict: expected metrics of layer {name!r} for {block.neurons} "
+                    f"neurons with {block.dim} "
+                    f"parameters and blocks = {block.kind!r}, got other shapes; build model "
+                    "and optimizer as they "
                     "were when it was saved"
                 )
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
@@ -211,10 +235,12 @@ class RNGD(Optimizer):
         if "model" in state:  # not while torch loads a state_dict
             self._attach()
 
-    # Parts -------------------------------------------------------------------------------------------------
+    # ---- Parts
 
     def _active(self, block: Block) -> bool:
-        """Return whether a layer has gradients; zeros that no pass explains are a layer that took no part."""
+        """Return whether a layer has gradients; zeros that no pass explains are a layer that took
+        no part.
+        """
         grads = [p.grad for p in block.parts if p.grad is not None]
         if block.pending or block.constant is not None or not block.due:
             return bool(grads)
@@ -226,25 +252,34 @@ class RNGD(Optimizer):
             return None
         if not block.pending:
             raise ValueError(
-                f"step: expected a forward and backward pass through the model since the last step, but layer "
-                f"{block.name!r} has a gradient and saw none; call the model itself, on which RNGD was built, "
+                "step: expected a forward and backward pass through the model since the "
+                "last step, but layer "
+                f"{block.name!r} has a gradient and saw none; call the model itself, on "
+                "which RNGD was built, "
                 "or leave its parameters out with parameters="
             )
         statistics = block.statistics()
         if not isfinite(float(statistics.sum())):
-            raise ValueError(f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}")
+            raise ValueError(
+                f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}"
+            )
         return statistics
 
     def _check_gradients(self) -> None:
         """Refuse NaN and infinity."""
-        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        grads = [
+            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
         numbers = [g._values() if g.is_sparse else g for g in grads]
         sums = [g.sum(dtype=torch.promote_types(g.dtype, torch.float32)) for g in numbers]
         if not sums or isfinite(float(torch.stack([total.to(sums[0]) for total in sums]).sum())):
             return
         if not all(bool(g.isfinite().all()) for g in numbers):
             raise ValueError(
-                "step: expected finite gradients, got NaN or infinity; try a smaller lr or a larger eps"
+                (
+                    "step: expected finite gradients, got NaN or infinity; try a smaller lr or "
+                    "a larger eps"
+                )
             )
 
     def _move(self, active: list[Block], statistics: list[torch.Tensor | None]) -> None:
@@ -283,7 +318,11 @@ class RNGD(Optimizer):
         handles = []
         for block in self.blocks.values():
             hooks = block.layer._forward_hooks
-            for key in [key for key, hook in hooks.items() if isinstance(hook, Tap) and hook.block() in (None, block)]:
+            for key in [
+                key
+                for key, hook in hooks.items()
+                if isinstance(hook, Tap) and hook.block() in (None, block)
+            ]:
                 del hooks[key]
                 block.layer._forward_hooks_with_kwargs.pop(key, None)
             handles.append(block.layer.register_forward_hook(Tap(block), with_kwargs=True))
@@ -295,16 +334,23 @@ class RNGD(Optimizer):
         chosen = {id(p) for group in self.param_groups for p in group["params"]}
         modules = dict(self.model.named_modules())
         blocks = dict(self.blocks)
-        parts = {name: {id(modules[name].weight), id(modules[name].bias)} & chosen for name in self.activations}
+        parts = {
+            name: {id(modules[name].weight), id(modules[name].bias)} & chosen
+            for name in self.activations
+        }
         parts = {name: found for name, found in parts.items() if found}
         require_known(self.activations, parts)
         for name, found in parts.items():
             if name not in blocks:
                 _check_layer(name, modules)
                 kind = self._kind(name)
-                blocks[name] = Block(name, modules[name], self.activations[name], kind, self.omega, found)
+                blocks[name] = Block(
+                    name, modules[name], self.activations[name], kind, self.omega, found
+                )
             elif found != {id(p) for p in blocks[name].parts}:
-                raise ValueError(f"add_param_group: layer {name!r} has its metric; add its parameters together")
+                raise ValueError(
+                    f"add_param_group: layer {name!r} has its metric; add its parameters together"
+                )
         self._check_memory(blocks.values())
         self.blocks = blocks
         self._announce()
@@ -329,8 +375,10 @@ class RNGD(Optimizer):
         if sum(need.values()) > self.memory_limit:
             name = max(need, key=need.get)
             raise ValueError(
-                f"model: the metrics would take {sum(need.values()):.3g} GiB, more than memory_limit = "
-                f"{self.memory_limit:.3g}; layer {name!r} takes {need[name]:.3g}. Give its neurons a common metric "
+                f"model: the metrics would take {sum(need.values()):.3g} GiB, more than "
+                "memory_limit = "
+                f"{self.memory_limit:.3g}; layer {name!r} takes {need[name]:.3g}. Give its "
+                "neurons a common metric "
                 f'with blocks={{{name!r}: "mean"}} or "linear", or raise memory_limit'
             )
 
@@ -340,11 +388,14 @@ class RNGD(Optimizer):
         block = self.blocks.get(self.first)
         if block is None or block.kind != "linear":
             raise ValueError(
-                f'input_statistics: expected blocks[{self.first!r}] = "linear", whose metric does not depend on '
+                f'input_statistics: expected blocks[{self.first!r}] = "linear", whose '
+                "metric does not depend on "
                 f"the weights, got {block.kind if block else 'a layer that is not trained'!r}"
             )
         if check.floating(inputs, "input_statistics").ndim < 2:
-            raise ValueError(f"input_statistics: expected a batch, shape (n, ...), got {tuple(inputs.shape)}")
+            raise ValueError(
+                f"input_statistics: expected a batch, shape (n, ...), got {tuple(inputs.shape)}"
+            )
         total, seen = 0.0, []
         handle = block.layer.register_forward_pre_hook(
             lambda _, args, kwargs: seen.append(first(args, kwargs)), with_kwargs=True
@@ -358,7 +409,8 @@ class RNGD(Optimizer):
                 total = total + x.mT @ x
         except RuntimeError as error:
             raise ValueError(
-                f"input_statistics: expected inputs of the model, got {inputs.dtype} of shape {tuple(inputs.shape)}, "
+                f"input_statistics: expected inputs of the model, got {inputs.dtype} of "
+                f"shape {tuple(inputs.shape)}, "
                 f"which it refuses: {error}"
             ) from error
         finally:
@@ -384,13 +436,18 @@ def _check_layer(name: str, modules: dict[str, nn.Module]) -> None:
     """Refuse a layer that has no metric here."""
     layer = modules[name]
     for other, module in modules.items():
-        if other != name and {id(p) for p in module.parameters(False)} & {id(p) for p in layer.parameters(False)}:
+        if other != name and {id(p) for p in module.parameters(False)} & {
+            id(p) for p in layer.parameters(False)
+        }:
             raise ValueError(
-                f"model: layers {name!r} and {other!r} share a parameter; a tied layer has no metric here: leave it "
+                f"model: layers {name!r} and {other!r} share a parameter; a tied layer has "
+                "no metric here: leave it "
                 "out with parameters="
             )
     if is_lazy(layer.weight):
-        raise ValueError(f"model: layer {name!r} is not initialized; run the model on a batch first")
+        raise ValueError(
+            f"model: layer {name!r} is not initialized; run the model on a batch first"
+        )
     if isinstance(layer, nn.Conv2d) and (layer.groups != 1 or layer.padding_mode != "zeros"):
         raise ValueError(
             f"model: layer {name!r} is a Conv2d with groups = {layer.groups} and padding_mode = "

@@ -1,4 +1,6 @@
-r"""Le Roux's natural gradient (TONGA): the covariance of the gradients in the place of the Fisher matrix."""
+r"""Le Roux's natural gradient (TONGA): the covariance of the gradients in the place of the Fisher
+matrix.
+"""
 
 from typing import Any
 
@@ -16,12 +18,13 @@ class TONGA(NaturalGradient):
     .. math:: \theta \leftarrow \theta - \mathrm{lr}\, (C + \lambda I)^{-1} \bar g, \qquad
               C = \frac1n \sum_i (g_i - \bar g)(g_i - \bar g)^\top
 
-    With ``centred=False`` the matrix is :math:`U = C + \bar g \bar g^\top`. At equal damping both give
-    the same direction, because :math:`(U + \lambda I)^{-1} \bar g` is
-    :math:`(C + \lambda I)^{-1} \bar g / (1 + \bar g^\top (C + \lambda I)^{-1} \bar g)`, as long as the
-    covariance is that of the batch of the gradient.
+    With ``centred=False`` the matrix is :math:`U = C + \bar g \bar g^\top`. At equal damping both
+    give the same direction, because :math:`(U + \lambda I)^{-1} \bar g` is
+    :math:`(C + \lambda I)^{-1} \bar g / (1 + \bar g^\top (C + \lambda I)^{-1} \bar g)`, as long as
+    the covariance is that of the batch of the gradient.
 
-    The covariance needs targets, so that unlabelled inputs cannot improve it: ``metric_inputs`` is refused.
+    The covariance needs targets, so that unlabelled inputs cannot improve it: ``metric_inputs`` is
+    refused.
 
     Parameters
     ----------
@@ -36,23 +39,38 @@ class TONGA(NaturalGradient):
     """
 
     def __init__(
-        self, model: nn.Module, likelihood: Likelihood, lr: float, *, centred: bool = True, **options: Any
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        lr: float,
+        *,
+        centred: bool = True,
+        **options: Any,
     ) -> None:
         self.centred = centred
         if "metric" in options:
-            raise ValueError("metric: TONGA has its own, the covariance; use NaturalGradient for another")
+            raise ValueError(
+                "metric: TONGA has its own, the covariance; use NaturalGradient for another"
+            )
         super().__init__(model, likelihood, lr, **options)
 
-    def step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None) -> float:
-        """Make one step and return the loss before it; see :meth:`natcompanion.optim.NaturalGradient.step`."""
+    def step(
+        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
+    ) -> float:
+        """Make one step and return the loss before it; see
+        :meth:`natcompanion.optim.NaturalGradient.step`.
+        """
         if metric_inputs is not None:
             raise ValueError(
-                "metric_inputs: the covariance of gradients needs targets and cannot use other inputs; "
+                "metric_inputs: the covariance of gradients needs targets and cannot use "
+                "other inputs; "
                 "leave them out, or use NaturalGradient"
             )
         return super().step(x, t)
 
-    def _metric(self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor) -> Any:
+    def _metric(
+        self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
+    ) -> Any:
         uncentred = CovarianceOperator(
             self.model, x, t, self.likelihood, centred=False, parameters=self._leaves()
         )

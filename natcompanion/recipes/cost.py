@@ -21,7 +21,8 @@ class Work:
     forward, backward : float
         Of one image, in the layers and, backwards, for weights and inputs.
     statistics : float
-        The second moments of the layers' inputs for one image of the sample, without the forward pass.
+        The second moments of the layers' inputs for one image of the sample, without the forward
+        pass.
     precondition : float
         The products with the inverse covariances in one update.
     inverse : float
@@ -44,12 +45,14 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
         Left as it was.
     image : Tensor, shape (1, ...)
     batch : int
-        Images per update, which decides how a linear layer's gradient is preconditioned most cheaply.
+        Images per update, which decides how a linear layer's gradient is preconditioned most
+        cheaply.
 
     Raises
     ------
     ValueError
-        If it is not one image, nothing is to be trained, or there are whitened layers, which need other products.
+        If it is not one image, nothing is to be trained, or there are whitened layers, which need
+        other products.
     """
     check.positive(batch, "batch")
     if image.ndim < 2 or len(image) != 1:
@@ -59,13 +62,20 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
         raise ValueError("model: expected parameters with requires_grad, got none")
     whitened = [name for name, module in model.named_modules() if isinstance(module, Whitened)]
     if whitened:
-        raise ValueError(f"model: expected plain layers, got whitened {whitened}; pass layers.canonical_model(model)")
+        raise ValueError(
+            (
+                f"model: expected plain layers, got whitened {whitened}; pass "
+                "layers.canonical_model(model)"
+            )
+        )
     found = {"statistics": 0.0, "precondition": 0.0, "inverse": 0.0}
 
     def count(module: nn.Module, args: tuple, kwargs: dict) -> None:
         samples, features = rows(module, first(args, kwargs)).shape
         outputs, taps = len(module.weight), module.weight[0].numel() // features
-        products = taps * outputs if isinstance(module, nn.Conv2d) else min(batch * samples, outputs)
+        products = (
+            taps * outputs if isinstance(module, nn.Conv2d) else min(batch * samples, outputs)
+        )
         found["statistics"] += 2 * samples * features**2
         found["precondition"] += 2 * products * features**2
         found["inverse"] += features**3
@@ -114,7 +124,9 @@ class Cost:
 
     @property
     def gradients(self) -> float:
-        """Operations of the forward and backward passes, which plain gradient descent needs as well."""
+        """Operations of the forward and backward passes, which plain gradient descent needs as
+        well.
+        """
         return self.updates * self.batch * (self.work.forward + self.work.backward)
 
     @property
@@ -174,7 +186,8 @@ def training_cost(
     period, sample_size
         Updates between renewals of the statistics, and images that each of them uses.
     flops_per_second : float
-        What all processors together sustain: about a third to a half of the figure in their data sheet.
+        What all processors together sustain: about a third to a half of the figure in their data
+        sheet.
 
     Raises
     ------
@@ -182,11 +195,17 @@ def training_cost(
         On numbers out of range, or a plan without an update.
     """
     numbers = {
-        "images": images, "epochs": epochs, "batch": batch, "period": period,
-        "sample_size": sample_size, "flops_per_second": flops_per_second,
-    }  # fmt: skip
+        "images": images,
+        "epochs": epochs,
+        "batch": batch,
+        "period": period,
+        "sample_size": sample_size,
+        "flops_per_second": flops_per_second,
+    }
     for name, value in numbers.items():
         check.positive(value, name)
     if images * epochs < batch:
-        raise ValueError(f"batch: expected at most images times epochs, {images * epochs:g}, got {batch}")
+        raise ValueError(
+            f"batch: expected at most images times epochs, {images * epochs:g}, got {batch}"
+        )
     return Cost(work, **numbers)

@@ -6,8 +6,11 @@ import numpy as np
 from PIL import Image
 
 
-def example_folder(path: Path, *, classes: int = 4, images: int = 24, size: int = 40, seed: int = 0) -> Path:
-    """Write noisy images whose colour depends on the class to ``path/train/CLASS`` and ``path/val/CLASS``.
+def example_folder(
+    path: Path, *, classes: int = 4, images: int = 24, size: int = 40, seed: int = 0
+) -> Path:
+    """Write noisy images whose colour depends on the class to ``path/train/CLASS`` and
+    ``path/val/CLASS``.
 
     ``images`` per class for training, a quarter of that for validation. Returns ``path``.
     """

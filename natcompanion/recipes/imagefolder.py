@@ -3,9 +3,10 @@
     python -m natcompanion.recipes.imagefolder FOLDER OUTPUT --size 64 --batch 64
     torchrun --nproc-per-node 8 -m natcompanion.recipes.imagefolder FOLDER OUTPUT --device cuda
 
-``FOLDER/train/CLASS/*`` and ``FOLDER/val/CLASS/*`` are the images. OUTPUT receives ``log.jsonl`` and
-``checkpoint.pt``; the same command goes on from the checkpoint, to the last bit on the same number of processes.
-Batch normalization and PRONG together are the paper's PRONG+. Source: prong Section 4.3.
+``FOLDER/train/CLASS/*`` and ``FOLDER/val/CLASS/*`` are the images. OUTPUT receives ``log.jsonl``
+and ``checkpoint.pt``; the same command goes on from the checkpoint, to the last bit on the same
+number of processes. Batch normalization and PRONG together are the paper's PRONG+. Source: prong
+Section 4.3.
 """
 
 import argparse
@@ -45,7 +46,9 @@ def main(arguments: list[str] | None = None) -> None:
         if field.default is MISSING:
             parser.add_argument(field.name, type=kind)
         else:
-            parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}", type=kind, default=field.default
+            )
     settings = Settings(**vars(parser.parse_args(arguments)))
     with processes(settings.device):
         result = train(settings)

@@ -12,10 +12,12 @@ KINDS = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
 
 class Images(Dataset):
-    """The images in ``folder/CLASS/``, in sorted order, as tensors of one size; hidden folders are no classes.
+    """The images in ``folder/CLASS/``, in sorted order, as tensors of one size; hidden folders are
+    no classes.
 
-    Item ``(epoch, i)`` is image i as ``(tensor (3, size, size), class number)``. With ``augment`` it is a crop of
-    random place, size and shape, mirrored at random, which depends on (seed, epoch, i) alone.
+    Item ``(epoch, i)`` is image i as ``(tensor (3, size, size), class number)``. With ``augment``
+    it is a crop of random place, size and shape, mirrored at random, which depends on (seed, epoch,
+    i) alone.
 
     Raises
     ------
@@ -49,17 +51,23 @@ class Images(Dataset):
             with Image.open(path) as image:
                 colours = image.convert("RGB")
         except (UnidentifiedImageError, OSError) as error:
-            raise ValueError(f"folder: expected an image, got {path} ({error}); remove it") from error
+            raise ValueError(
+                f"folder: expected an image, got {path} ({error}); remove it"
+            ) from error
         dice = random.Random(f"{self.seed} {epoch} {i}")
         box = random_box(*colours.size, dice) if self.augment else central_box(*colours.size)
-        pixels = np.asarray(colours.resize((self.size,) * 2, Image.Resampling.BILINEAR, box), np.float32)
+        pixels = np.asarray(
+            colours.resize((self.size,) * 2, Image.Resampling.BILINEAR, box), np.float32
+        )
         if self.augment and dice.random() < 0.5:
             pixels = pixels[:, ::-1]
         return torch.from_numpy(pixels.transpose(2, 0, 1) / 64 - 2), label
 
 
 def random_box(width: int, height: int, dice: random.Random) -> tuple[float, float, float, float]:
-    """Return a box of 8 to 100 % of the area and of ratio 3:4 to 4:3, cut where it leaves the image."""
+    """Return a box of 8 to 100 % of the area and of ratio 3:4 to 4:3, cut where it leaves the
+    image.
+    """
     area, ratio = width * height * dice.uniform(0.08, 1), dice.uniform(3 / 4, 4 / 3)
     w, h = min(width, (area * ratio) ** 0.5), min(height, (area / ratio) ** 0.5)
     left, top = dice.uniform(0, width - w), dice.uniform(0, height - h)

@@ -11,17 +11,22 @@ from natcompanion import _checks as check
 class Convolution(nn.Sequential):
     """A convolution, batch normalization and a rectifier.
 
-    The convolution keeps its bias, although batch normalization cancels it: with a bias PRONG can centre the input.
+    The convolution keeps its bias, although batch normalization cancels it: with a bias PRONG can
+    centre the input.
     """
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
         super().__init__(
-            nn.Conv2d(inputs, outputs, size, stride, padding=size // 2), nn.BatchNorm2d(outputs), nn.ReLU()
+            nn.Conv2d(inputs, outputs, size, stride, padding=size // 2),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
         )
 
 
 class Block(nn.Module):
-    """Four branches side by side: 1x1, 3x3, two of 3x3, and pooling. ``outputs`` maps, a quarter from each."""
+    """Four branches side by side: 1x1, 3x3, two of 3x3, and pooling. ``outputs`` maps, a quarter
+    from each.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -45,7 +50,8 @@ class Block(nn.Module):
 
 
 class Inception(nn.Module):
-    """Classify colour images: a stem that shrinks them 8 times, six blocks with two halvings, an average, a layer.
+    """Classify colour images: a stem that shrinks them 8 times, six blocks with two halvings, an
+    average, a layer.
 
     It has the structure of the network in Ioffe and Szegedy (2015), with fewer blocks.
 

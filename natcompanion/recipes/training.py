@@ -18,7 +18,14 @@ from natcompanion.recipes.images import Images
 from natcompanion.recipes.inception import Inception
 
 Batch = list[tuple[int, int]]
-FREE = ("output", "steps", "epochs", "workers", "checkpoint_every", "device")  # may change on resuming
+FREE = (
+    "output",
+    "steps",
+    "epochs",
+    "workers",
+    "checkpoint_every",
+    "device",
+)  # may change on resuming
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,9 @@ class Settings:
     lr, momentum, weight_decay, eps, period, sample_size
         Of the optimizer; ``sample_size`` training images, cropped at random, give the statistics.
     evaluate_every, patience, factor
-        After every so many updates the validation error is measured; after ``patience`` measurements without a new
-        best one, the step size is multiplied by ``factor`` (the paper's waterfall).
+        After every so many updates the validation error is measured; after ``patience``
+        measurements without a new best one, the step size is multiplied by ``factor`` (the paper's
+        waterfall).
     checkpoint_every, workers, seed, device
 
     Raises
@@ -80,7 +88,9 @@ class Settings:
 
 
 def batches(settings: Settings, count: int, epoch: int) -> list[Batch]:
-    """Return the images of this process for each update of an epoch; the last ones that fill no batch are left out."""
+    """Return the images of this process for each update of an epoch; the last ones that fill no
+    batch are left out.
+    """
     g = torch.Generator().manual_seed(settings.seed + 1_000_003 * epoch)
     order = torch.randperm(count, generator=g)[: count - count % settings.batch]
     return [share([(epoch, int(i)) for i in part]) for part in order.split(settings.batch)]
@@ -95,9 +105,13 @@ def check_sizes(settings: Settings, images: int) -> None:
     """Raise if an update would use more images than there are, or leave a process without any."""
     fewest = _distributed.world_size()
     if not fewest <= settings.batch <= images:
-        raise ValueError(f"batch: expected {fewest} (processes) to {images} (images), got {settings.batch}")
+        raise ValueError(
+            f"batch: expected {fewest} (processes) to {images} (images), got {settings.batch}"
+        )
     if settings.sample_size < fewest:
-        raise ValueError(f"sample_size: expected at least {fewest} (processes), got {settings.sample_size}")
+        raise ValueError(
+            f"sample_size: expected at least {fewest} (processes), got {settings.sample_size}"
+        )
 
 
 class Trainer:
@@ -106,21 +120,29 @@ class Trainer:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.step = settings, 0
         self.device = torch.device(settings.device)
-        self.train_set = Images(settings.folder / "train", settings.size, augment=True, seed=settings.seed)
+        self.train_set = Images(
+            settings.folder / "train", settings.size, augment=True, seed=settings.seed
+        )
         self.val_set = Images(settings.folder / "val", settings.size)
         if self.train_set.classes != self.val_set.classes:
             differing = sorted(set(self.train_set.classes) ^ set(self.val_set.classes))
             raise ValueError(
-                f"folder: expected the same classes in train and val, but {', '.join(differing)} is in one only; "
+                "folder: expected the same classes in train and val, but "
+                f"{', '.join(differing)} is in one only; "
                 "an empty folder will do"
             )
         check_sizes(settings, len(self.train_set))
         torch.manual_seed(settings.seed)
         self.model = Inception(len(self.train_set.classes), settings.width).to(self.device)
         self.optimizer = PRONG(
-            self.model, settings.lr, settings.momentum, weight_decay=settings.weight_decay,
-            eps=settings.eps, period=settings.period, sample=self.sample,
-        )  # fmt: skip
+            self.model,
+            settings.lr,
+            settings.momentum,
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            period=settings.period,
+            sample=self.sample,
+        )
         self.waterfall = ReduceLROnPlateau(
             self.optimizer, factor=settings.factor, patience=settings.patience - 1, threshold=0
         )
@@ -133,9 +155,13 @@ class Trainer:
     def sample(self) -> Iterator[torch.Tensor]:
         """Draw the part of this process of the images for the statistics, cropped at random."""
         g = torch.Generator().manual_seed(self.settings.seed + 7_000_003 * (self.step + 1))
-        drawn = torch.randint(len(self.train_set), (self.settings.sample_size,), generator=g).tolist()
+        drawn = torch.randint(
+            len(self.train_set), (self.settings.sample_size,), generator=g
+        ).tolist()
         mine = share([(-1 - self.step, i) for i in drawn])
-        parts = [mine[k : k + self.settings.batch] for k in range(0, len(mine), self.settings.batch)]
+        parts = [
+            mine[k : k + self.settings.batch] for k in range(0, len(mine), self.settings.batch)
+        ]
         return (x for x, _ in self.load(self.train_set, parts))
 
     def update(self, x: torch.Tensor, t: torch.Tensor) -> float:
@@ -150,7 +176,9 @@ class Trainer:
         _distributed.reduce_mean([b for b in self.model.buffers() if b.is_floating_point()])
         self.step += 1
         if not torch.isfinite(total):
-            raise ValueError(f"update {self.step}: the loss is {float(total)}; lower lr or raise eps")
+            raise ValueError(
+                f"update {self.step}: the loss is {float(total)}; lower lr or raise eps"
+            )
         return float(total)
 
     @torch.no_grad()
@@ -158,7 +186,9 @@ class Trainer:
         """Return the share of validation images that are classified wrongly."""
         self.model.eval()
         items = share([(0, i) for i in range(len(self.val_set))])
-        parts = [items[k : k + self.settings.batch] for k in range(0, len(items), self.settings.batch)]
+        parts = [
+            items[k : k + self.settings.batch] for k in range(0, len(items), self.settings.batch)
+        ]
         wrong = torch.zeros((), dtype=torch.float64, device=self.device)
         for x, t in self.load(self.val_set, parts):
             wrong += (self.model(x).argmax(1) != t).sum()
@@ -168,7 +198,9 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on."""
         kept = {key: str(value) for key, value in asdict(self.settings).items() if key not in FREE}
-        parts = {key: getattr(self, key).state_dict() for key in ("model", "optimizer", "waterfall")}
+        parts = {
+            key: getattr(self, key).state_dict() for key in ("model", "optimizer", "waterfall")
+        }
         return {"step": self.step, "settings": kept, **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -176,7 +208,8 @@ class Trainer:
         own = self.state_dict()["settings"]
         if changed := [key for key, value in own.items() if state["settings"].get(key) != value]:
             raise ValueError(
-                f"output: expected a checkpoint of the same run, got one that differs in {', '.join(changed)}; "
+                "output: expected a checkpoint of the same run, got one that differs in "
+                f"{', '.join(changed)}; "
                 "name another output, or remove the checkpoint"
             )
         for key in ("model", "optimizer", "waterfall"):
@@ -194,7 +227,9 @@ def train(settings: Settings) -> dict[str, Any]:
     """
     trainer, checkpoint = Trainer(settings), settings.output / "checkpoint.pt"
     if checkpoint.exists():
-        trainer.load_state_dict(torch.load(checkpoint, map_location=trainer.device, weights_only=True))
+        trainer.load_state_dict(
+            torch.load(checkpoint, map_location=trainer.device, weights_only=True)
+        )
     log = Log(settings.output / "log.jsonl", trainer.step)
     per_epoch = len(trainer.train_set) // settings.batch
     total = min(settings.epochs * per_epoch, settings.steps or settings.epochs * per_epoch)
@@ -214,14 +249,18 @@ def train(settings: Settings) -> dict[str, Any]:
 
 
 class Log:
-    """Lines of JSON, written by the first process; lines from ``step`` on, of an earlier run, are dropped."""
+    """Lines of JSON, written by the first process; lines from ``step`` on, of an earlier run, are
+    dropped.
+    """
 
     def __init__(self, path: Path, step: int) -> None:
         self.path, self.last, self.first = path, {}, _distributed.rank() == 0
         if not self.first:
             return
         lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < step]  # none cut off
+        kept = [
+            line for line in lines if line.endswith("}") and json.loads(line)["step"] < step
+        ]  # none cut off
         for line in kept:
             self.last.update(json.loads(line))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +275,9 @@ class Log:
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint from the first process, and wait for it; a reader sees the old one or the new one."""
+    """Write a checkpoint from the first process, and wait for it; a reader sees the old one or the
+    new one.
+    """
     if _distributed.rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state, path.with_suffix(".part"))

@@ -1,4 +1,6 @@
-r"""Activations, their slopes, and the coefficient :math:`\nu` of a neuron's relative Fisher metric."""
+r"""Activations, their slopes, and the coefficient :math:`\nu` of a neuron's relative Fisher
+metric.
+"""
 
 from typing import Literal, TypedDict
 
@@ -29,19 +31,22 @@ def nu(
     omega: float = 0.0,
     alpha: float = 1.0,
 ) -> torch.Tensor:
-    r"""Return the coefficient of a neuron's relative Fisher metric :math:`\nu\, \tilde x \tilde x^\top`.
+    r"""Return the coefficient of a neuron's relative Fisher metric :math:`\nu\, \tilde x \tilde
+    x^\top`.
 
-    ========== ========================== ===========================================================
-    activation Source: rfim               :math:`\nu` at the pre-activation :math:`a`
-    ========== ========================== ===========================================================
-    tanh       Eq. 12                     :math:`1 - \tanh^2 a`
-    sigmoid    Eq. 14                     :math:`s(a)\,(1 - s(a))` with :math:`s(a) = 1/(1 + e^{-a})`
-    relu       Eq. 18; 16 for ``omega=0`` :math:`(\iota + (1-\iota)\,s((1-\iota)a/\omega))^2/\sigma^2`
-    elu        Eq. 20                     :math:`1/\sigma^2`; below 0 :math:`\alpha^2e^{2a}/\sigma^2`
-    linear     Eq. 22                     :math:`1/\sigma^2`
-    ========== ========================== ===========================================================
+    ========== ==========================
+    =========================================================== activation Source: rfim
+    :math:`\nu` at the pre-activation :math:`a` ========== ==========================
+    =========================================================== tanh       Eq. 12
+    :math:`1 - \tanh^2 a` sigmoid    Eq. 14                     :math:`s(a)\,(1 - s(a))` with
+    :math:`s(a) = 1/(1 + e^{-a})` relu       Eq. 18; 16 for ``omega=0`` :math:`(\iota +
+    (1-\iota)\,s((1-\iota)a/\omega))^2/\sigma^2` elu        Eq. 20
+    :math:`1/\sigma^2`; below 0 :math:`\alpha^2e^{2a}/\sigma^2` linear     Eq. 22
+    :math:`1/\sigma^2` ========== ==========================
+    ===========================================================
 
-    For tanh and sigmoid it is the slope of the activation, for the others the square of the slope over
+    For tanh and sigmoid it is the slope of the activation, for the others the square of the slope
+    over
     :math:`\sigma^2`.
 
     Parameters
@@ -55,8 +60,9 @@ def nu(
     iota : float
         Slope of relu below 0, in [0, 1): 0 for ReLU, else PReLU.
     omega : float
-        Width of the bend of relu; 0 is the hard one. Its metric is undefined at ``a = 0``: here the slope is ``iota``
-        there, as in torch. Any ``omega > 0`` gives the slope :math:`(1 + \iota)/2`.
+        Width of the bend of relu; 0 is the hard one. Its metric is undefined at ``a = 0``: here the
+        slope is ``iota`` there, as in torch. Any ``omega > 0`` gives the slope :math:`(1 +
+        \iota)/2`.
     alpha : float
         Minus the limit of elu for ``a`` to minus infinity. Except for 1, the metric jumps at 0.
 
@@ -68,15 +74,20 @@ def nu(
     Raises
     ------
     ValueError
-        If the activation is unknown, ``a`` is not a finite floating-point tensor, or an option is out of its range.
-        An option that the activation does not have is ignored.
+        If the activation is unknown, ``a`` is not a finite floating-point tensor, or an option is
+        out of its range. An option that the activation does not have is ignored.
     """
     name = _checked(activation, a, sigma=sigma, iota=iota, omega=omega, alpha=alpha)
     return _nu(name, _wide(a), sigma=sigma, iota=iota, omega=omega, alpha=alpha).to(a.dtype)
 
 
 def activate(
-    activation: Activation, a: torch.Tensor, *, iota: float = 0.0, omega: float = 0.0, alpha: float = 1.0
+    activation: Activation,
+    a: torch.Tensor,
+    *,
+    iota: float = 0.0,
+    omega: float = 0.0,
+    alpha: float = 1.0,
 ) -> torch.Tensor:
     r"""Return the activation :math:`f(a)`, elementwise; arguments and errors as for :func:`nu`.
 
@@ -84,14 +95,20 @@ def activate(
 
     .. math:: \omega \log\left(e^{\iota a / \omega} + e^{a / \omega}\right),
 
-    and hard for ``omega=0``. Source: rfim Eq. 34, 38, 40 (with the :math:`\iota` of the first exponent) and 42.
+    and hard for ``omega=0``. Source: rfim Eq. 34, 38, 40 (with the :math:`\iota` of the first
+    exponent) and 42.
     """
     name = _checked(activation, a, iota=iota, omega=omega, alpha=alpha)
     return _activate(name, _wide(a), iota=iota, omega=omega, alpha=alpha).to(a.dtype)
 
 
 def slope(
-    activation: Activation, a: torch.Tensor, *, iota: float = 0.0, omega: float = 0.0, alpha: float = 1.0
+    activation: Activation,
+    a: torch.Tensor,
+    *,
+    iota: float = 0.0,
+    omega: float = 0.0,
+    alpha: float = 1.0,
 ) -> torch.Tensor:
     r"""Return the derivative :math:`f'(a)`, elementwise; arguments and errors as for :func:`nu`.
 
@@ -116,7 +133,11 @@ def _activate(
             return torch.sigmoid(a)
         case "relu":
             hard, omega = torch.maximum(a, iota * a), _width(omega, a)
-            return hard if omega == 0 else hard + omega * torch.exp((iota - 1) * a.abs() / omega).log1p()
+            return (
+                hard
+                if omega == 0
+                else hard + omega * torch.exp((iota - 1) * a.abs() / omega).log1p()
+            )
         case "elu":
             return torch.where(a >= 0, a, alpha * torch.expm1(a.clamp(max=0)))
     return a
@@ -127,11 +148,17 @@ def _slope(
 ) -> torch.Tensor:
     match name:
         case "tanh":
-            return 4 * torch.sigmoid(2 * a) * torch.sigmoid(-2 * a)  # 1 - tanh(a)**2 loses its digits
+            return (
+                4 * torch.sigmoid(2 * a) * torch.sigmoid(-2 * a)
+            )  # 1 - tanh(a)**2 loses its digits
         case "sigmoid":
             return torch.sigmoid(a) * torch.sigmoid(-a)
         case "relu":
-            on = (a > 0).to(a.dtype) if omega == 0 else torch.sigmoid((1 - iota) * a / _width(omega, a))
+            on = (
+                (a > 0).to(a.dtype)
+                if omega == 0
+                else torch.sigmoid((1 - iota) * a / _width(omega, a))
+            )
             return iota + (1 - iota) * on
         case "elu":
             return torch.where(a >= 0, torch.ones_like(a), alpha * torch.exp(a.clamp(max=0)))
@@ -146,7 +173,12 @@ def _checked(activation: str, a: torch.Tensor, **options: float) -> str:
 
 
 def _options(
-    activation: str, *, sigma: float = 1.0, iota: float = 0.0, omega: float = 0.0, alpha: float = 1.0
+    activation: str,
+    *,
+    sigma: float = 1.0,
+    iota: float = 0.0,
+    omega: float = 0.0,
+    alpha: float = 1.0,
 ) -> str:
     name = ALIASES.get(activation, activation) if isinstance(activation, str) else activation
     if name not in NAMES:

@@ -1,4 +1,6 @@
-r"""One step of relative natural gradient descent on a logistic neuron, and how the paper sums up a learning curve."""
+r"""One step of relative natural gradient descent on a logistic neuron, and how the paper sums up a
+learning curve.
+"""
 
 import torch
 
@@ -8,7 +10,8 @@ from natcompanion.solvers import damped_solve
 
 
 def relative_damping(G: torch.Tensor, eps: float = 1e-2) -> float:
-    r"""Return :math:`\epsilon \operatorname{tr}(G) / D`: ``eps`` times the mean eigenvalue of ``G`` (D, D).
+    r"""Return :math:`\epsilon \operatorname{tr}(G) / D`: ``eps`` times the mean eigenvalue of ``G``
+    (D, D).
 
     Source: rfim Section 5.1, after Eq. 30.
     """
@@ -20,11 +23,13 @@ def neuron_step(
 ) -> torch.Tensor:
     r"""Return the weights of a logistic neuron after one step of relative natural gradient descent.
 
-    .. math:: w \leftarrow w - \mathrm{lr}\, (G + \lambda I)^{-1} \overline{(s(w^\top \tilde x) - y)\, \tilde x},
+    .. math:: w \leftarrow w - \mathrm{lr}\, (G + \lambda I)^{-1} \overline{(s(w^\top \tilde x) -
+    y)\, \tilde x},
               \qquad \lambda = \epsilon \operatorname{tr}(G) / (D + 1)
 
-    with :math:`G` the neuron's metric (:func:`neuron_rfim`) and :math:`s` the logistic sigmoid. In a whitened input
-    (:class:`natcompanion.whitening.Whitener`) the same step is the paper's WhiteNGD.
+    with :math:`G` the neuron's metric (:func:`neuron_rfim`) and :math:`s` the logistic sigmoid. In
+    a whitened input (:class:`natcompanion.whitening.Whitener`) the same step is the paper's
+    WhiteNGD.
 
     Parameters
     ----------
@@ -42,19 +47,23 @@ def neuron_step(
     Raises
     ------
     ValueError
-        If shapes do not agree, a number is out of its range, or the metric vanishes (all examples are far from the
-        boundary).
+        If shapes do not agree, a number is out of its range, or the metric vanishes (all examples
+        are far from the boundary).
 
     Notes
     -----
     Source: rfim Eq. 28 to 30.
     """
     if check.floating(w, "w").ndim != 1:
-        raise ValueError(f"w: expected the weights of one neuron, shape (D + 1,), got {tuple(w.shape)}")
+        raise ValueError(
+            f"w: expected the weights of one neuron, shape (D + 1,), got {tuple(w.shape)}"
+        )
     W, rows, dtype = _inputs(w.detach()[None], x)
     if not isinstance(y, torch.Tensor) or y.shape != (len(rows),):
         got = f"shape {tuple(y.shape)}" if isinstance(y, torch.Tensor) else type(y).__name__
-        raise ValueError(f"y: expected one label an example, a tensor of shape {(len(rows),)}, got {got}")
+        raise ValueError(
+            f"y: expected one label an example, a tensor of shape {(len(rows),)}, got {got}"
+        )
     if not bool(((y >= 0) & (y <= 1)).all()):
         raise ValueError("y: expected labels 0 or 1, got others")
     G = neuron_rfim(W[0], rows[:, :-1], "sigmoid")
@@ -64,9 +73,11 @@ def neuron_step(
 
 
 def sharp_ratio(costs: torch.Tensor, tau: float) -> tuple[float, float]:
-    r"""Return the mean and the standard deviation of the last :math:`\tau M` of the M mini-batch costs of a training.
+    r"""Return the mean and the standard deviation of the last :math:`\tau M` of the M mini-batch
+    costs of a training.
 
-    The divisor of the variance is the number of costs. The paper speaks of a "ratio" but gives these two numbers.
+    The divisor of the variance is the number of costs. The paper speaks of a "ratio" but gives
+    these two numbers.
 
     Raises
     ------

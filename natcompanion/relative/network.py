@@ -1,4 +1,6 @@
-r"""The relative metrics of all layers of a network, beside the diagonal blocks of its Fisher matrix."""
+r"""The relative metrics of all layers of a network, beside the diagonal blocks of its Fisher
+matrix.
+"""
 
 import torch
 from torch import nn
@@ -12,7 +14,8 @@ Layer = tuple[nn.Linear, nn.Module | None]
 
 
 def activation_of(module: nn.Module | None) -> tuple[str, Options]:
-    """Return the name and the options (see :func:`nu`) of a torch activation; no module is "linear".
+    """Return the name and the options (see :func:`nu`) of a torch activation; no module is
+    "linear".
 
     Raises
     ------
@@ -33,20 +36,28 @@ def activation_of(module: nn.Module | None) -> tuple[str, Options]:
         case nn.ELU(alpha=alpha):
             return "elu", {"alpha": alpha}
     raise ValueError(
-        f"activation: expected Tanh, Sigmoid, ReLU, LeakyReLU, ELU or Identity, got {type(module).__name__}"
+        (
+            "activation: expected Tanh, Sigmoid, ReLU, LeakyReLU, ELU or Identity, got "
+            f"{type(module).__name__}"
+        )
     )
 
 
-def network_rfim(model: nn.Sequential, x: torch.Tensor, likelihood: Likelihood) -> list[torch.Tensor]:
-    r"""Return the relative metric of each linear layer of a network, given the inputs it gets from the layers before.
+def network_rfim(
+    model: nn.Sequential, x: torch.Tensor, likelihood: Likelihood
+) -> list[torch.Tensor]:
+    r"""Return the relative metric of each linear layer of a network, given the inputs it gets from
+    the layers before.
 
-    The last layer has no activation; its response is the target, whose distribution the likelihood says. All others answer
-    as their activation does, with ``sigma=1``. No metric depends on the layers after its own.
+    The last layer has no activation; its response is the target, whose distribution the likelihood
+    says. All others answer as their activation does, with ``sigma=1``. No metric depends on the
+    layers after its own.
 
     Parameters
     ----------
     model : Sequential
-        Linear layers with bias, each but the last followed by an activation that :func:`activation_of` knows.
+        Linear layers with bias, each but the last followed by an activation that
+        :func:`activation_of` knows.
     x : Tensor, shape (n, D)
     likelihood : Gaussian, Bernoulli or Categorical
 
@@ -66,7 +77,9 @@ def network_rfim(model: nn.Sequential, x: torch.Tensor, likelihood: Likelihood) 
     """
     *hidden, (last, activation) = _layers(model)
     if activation is not None:
-        raise ValueError(f"model: expected a linear layer at the end, got {type(activation).__name__}")
+        raise ValueError(
+            f"model: expected a linear layer at the end, got {type(activation).__name__}"
+        )
     metrics, h = [], check.matrix(x, "x")
     with torch.no_grad():
         for linear, module in hidden:
@@ -77,7 +90,8 @@ def network_rfim(model: nn.Sequential, x: torch.Tensor, likelihood: Likelihood) 
 
 
 def fisher_blocks(G: torch.Tensor, model: nn.Sequential) -> list[torch.Tensor]:
-    """Return the diagonal block of each linear layer of a matrix (P, P), neuron by neuron as in :func:`network_rfim`.
+    """Return the diagonal block of each linear layer of a matrix (P, P), neuron by neuron as in
+    :func:`network_rfim`.
 
     Raises
     ------
@@ -87,21 +101,26 @@ def fisher_blocks(G: torch.Tensor, model: nn.Sequential) -> list[torch.Tensor]:
     layers = [linear for linear, _ in _layers(model)]
     sizes = [linear.weight.numel() + linear.out_features for linear in layers]
     if len(check.square(G, "G")) != sum(sizes):
-        raise ValueError(f"G: expected {sum(sizes)} rows, one a parameter of the model, got {len(G)}")
+        raise ValueError(
+            f"G: expected {sum(sizes)} rows, one a parameter of the model, got {len(G)}"
+        )
     starts = torch.tensor([0, *sizes]).cumsum(0)
     orders = [starts[k] + neuron_order(layer) for k, layer in enumerate(layers)]
     return [G[order][:, order] for order in orders]
 
 
 def neuron_order(linear: nn.Linear) -> torch.Tensor:
-    """Return where the parameters of a linear layer, neuron by neuron with the bias last, are in (weight, bias)."""
+    """Return where the parameters of a linear layer, neuron by neuron with the bias last, are in
+    (weight, bias).
+    """
     m, D = linear.weight.shape
     weights, bias = torch.arange(m * D).view(m, D), torch.arange(m * D, m * (D + 1)).view(m, 1)
     return torch.cat([weights, bias], 1).reshape(-1)
 
 
 def rank(G: torch.Tensor, rtol: float = 1e-10) -> int:
-    """Return the number of eigenvalues of a symmetric matrix, in float64, above ``rtol`` times the largest.
+    """Return the number of eigenvalues of a symmetric matrix, in float64, above ``rtol`` times the
+    largest.
 
     Raises
     ------
@@ -136,7 +155,10 @@ def _layers(model: nn.Sequential) -> list[Layer]:
             layers[-1] = (layers[-1][0], module)
         else:
             raise ValueError(
-                f"model: expected linear layers with bias, each with at most one activation, got {module}"
+                (
+                    "model: expected linear layers with bias, each with at most one "
+                    f"activation, got {module}"
+                )
             )
     if not layers:
         raise ValueError("model: expected at least one linear layer, got none")

@@ -1,11 +1,21 @@
-r"""The relative Fisher metrics of a neuron, a layer, a softmax layer and two layers, averaged over the examples."""
+r"""The relative Fisher metrics of a neuron, a layer, a softmax layer and two layers, averaged over
+the examples.
+"""
 
 from typing import Unpack
 
 import torch
 
 from natcompanion import _checks as check
-from natcompanion.relative.activations import Activation, Options, _activate, _nu, _options, _slope, _wide
+from natcompanion.relative.activations import (
+    Activation,
+    Options,
+    _activate,
+    _nu,
+    _options,
+    _slope,
+    _wide,
+)
 
 
 def augment(x: torch.Tensor) -> torch.Tensor:
@@ -36,21 +46,25 @@ def neuron_rfim(
     Raises
     ------
     ValueError
-        If a tensor is empty, not finite or not floating-point, if the sizes do not agree, or as for :func:`nu`.
+        If a tensor is empty, not finite or not floating-point, if the sizes do not agree, or as for
+        :func:`nu`.
 
     Notes
     -----
     Source: rfim Eq. 21.
     """
     if check.floating(w, "w").ndim != 1:
-        raise ValueError(f"w: expected the weights of one neuron, shape (D + 1,), got {tuple(w.shape)}")
+        raise ValueError(
+            f"w: expected the weights of one neuron, shape (D + 1,), got {tuple(w.shape)}"
+        )
     return layer_rfim(w[None], x, activation, **options)[0]
 
 
 def layer_rfim(
     W: torch.Tensor, x: torch.Tensor, activation: Activation, **options: Unpack[Options]
 ) -> torch.Tensor:
-    r"""Return the metric of a layer, which is block diagonal: one block a neuron, each as in :func:`neuron_rfim`.
+    r"""Return the metric of a layer, which is block diagonal: one block a neuron, each as in
+    :func:`neuron_rfim`.
 
     Parameters
     ----------
@@ -81,7 +95,8 @@ def layer_rfim(
 
 
 def linear_rfim(x: torch.Tensor, *, sigma: float = 1.0) -> torch.Tensor:
-    r"""Return the block that all neurons of a linear layer share, :math:`\overline{\tilde x \tilde x^\top} / \sigma^2`.
+    r"""Return the block that all neurons of a linear layer share, :math:`\overline{\tilde x \tilde
+    x^\top} / \sigma^2`.
 
     ``x`` has shape (n, D) or (D,), the result (D + 1, D + 1). Source: rfim Eq. 22 and 70.
     """
@@ -93,10 +108,11 @@ def softmax_rfim(W: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     r"""Return the metric of a softmax layer, in which the neurons are correlated.
 
     .. math:: g^y(W) = \frac1n \sum_i \left(\operatorname{diag}(\eta_i) - \eta_i \eta_i^\top\right)
-              \otimes \tilde x_i \tilde x_i^\top, \qquad \eta_i = \operatorname{softmax}(W \tilde x_i)
+              \otimes \tilde x_i \tilde x_i^\top, \qquad \eta_i = \operatorname{softmax}(W \tilde
+              x_i)
 
-    It is singular for all data: the same change of all rows of ``W`` leaves :math:`\eta` as it is. Each example adds at
-    most m - 1 to the rank.
+    It is singular for all data: the same change of all rows of ``W`` leaves :math:`\eta` as it is.
+    Each example adds at most m - 1 to the rank.
 
     Parameters
     ----------
@@ -126,7 +142,11 @@ def softmax_rfim(W: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def two_layer_rfim(
-    W: torch.Tensor, C: torch.Tensor, x: torch.Tensor, activation: Activation, **options: Unpack[Options]
+    W: torch.Tensor,
+    C: torch.Tensor,
+    x: torch.Tensor,
+    activation: Activation,
+    **options: Unpack[Options],
 ) -> torch.Tensor:
     r"""Return the metric of the first of two layers, with the response taken after the second.
 
@@ -136,8 +156,8 @@ def two_layer_rfim(
         F = \operatorname{diag} f'(W \tilde x), \quad N = \operatorname{diag} \nu_f(C h), \quad
         h = f(W \tilde x)
 
-    The paper prints :math:`\nu_f(W \tilde x)` in the place of :math:`f'(W \tilde x)`. The two are equal for tanh,
-    sigmoid, and the hard ReLU with ``sigma=1``, and for no other.
+    The paper prints :math:`\nu_f(W \tilde x)` in the place of :math:`f'(W \tilde x)`. The two are
+    equal for tanh, sigmoid, and the hard ReLU with ``sigma=1``, and for no other.
 
     Parameters
     ----------
@@ -166,7 +186,9 @@ def two_layer_rfim(
     name = _options(activation, **options)
     W_, rows, dtype = _inputs(W, x)
     if check.matrix(C, "C").shape[1] != len(W):
-        raise ValueError(f"C: expected {len(W)} columns, one for each row of W, got shape {tuple(C.shape)}")
+        raise ValueError(
+            f"C: expected {len(W)} columns, one for each row of W, got shape {tuple(C.shape)}"
+        )
     shape = {key: value for key, value in options.items() if key != "sigma"}
     a = rows @ W_.mT
     weights = _nu(name, _activate(name, a, **shape) @ _wide(C).mT, **options)  # (n, o)
@@ -175,7 +197,9 @@ def two_layer_rfim(
 
 
 def _kronecker_mean(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return the mean over n of ``kron(coefficients[i], outer(rows[i], rows[i]))`` from (n, m, m) and (n, d)."""
+    """Return the mean over n of ``kron(coefficients[i], outer(rows[i], rows[i]))`` from (n, m, m)
+    and (n, d).
+    """
     strips = [
         rows.mT @ (c.unsqueeze(2) * rows.unsqueeze(1)).flatten(1) for c in coefficients.unbind(1)
     ]  # each (d, m d)
@@ -183,12 +207,15 @@ def _kronecker_mean(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Ten
 
 
 def _inputs(W: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
-    """Return ``W`` and the augmented examples, at float32 or better, and the dtype of the result."""
+    """Return ``W`` and the augmented examples, at float32 or better, and the dtype of the
+    result.
+    """
     check.matrix(W, "W")
     rows = augment(_examples(x))
     if W.shape[1] != rows.shape[1]:
         raise ValueError(
-            f"x: expected {W.shape[1] - 1} columns, one fewer than the weights of a neuron (the last is the bias), "
+            f"x: expected {W.shape[1] - 1} columns, one fewer than the weights of a neuron "
+            "(the last is the bias), "
             f"got shape {tuple(x.shape)}"
         )
     if W.dtype != x.dtype:

@@ -18,9 +18,10 @@ def conjugate_gradient(
 ) -> Solution:
     r"""Solve ``A x = b`` for a positive semi-definite ``A``.
 
-    After k steps ``x`` minimizes :math:`\tfrac12 x^T A x - b^T x` over ``x0`` plus the first k Krylov vectors.
-    If ``A`` is singular but ``b`` lies in its range, this still converges. If ``b`` does not, there is no
-    solution, the curvature of the search directions falls to zero, and the solver stops and says so.
+    After k steps ``x`` minimizes :math:`\tfrac12 x^T A x - b^T x` over ``x0`` plus the first k
+    Krylov vectors. If ``A`` is singular but ``b`` lies in its range, this still converges. If ``b``
+    does not, there is no solution, the curvature of the search directions falls to zero, and the
+    solver stops and says so.
 
     Parameters
     ----------
@@ -35,7 +36,8 @@ def conjugate_gradient(
     x0
         Where to start; zero by default.
     preconditioner
-        Anything with ``P @ r``, an approximation of the inverse of ``A``; symmetric, positive definite.
+        Anything with ``P @ r``, an approximation of the inverse of ``A``; symmetric, positive
+        definite.
 
     Raises
     ------

@@ -8,20 +8,28 @@ import torch
 from natcompanion.solvers.solution import Reason, System
 
 KEPT = 2**24
-"""Numbers kept to hold the vectors orthogonal; beyond this, rounding may slowly spoil their orthogonality."""
+"""Numbers kept to hold the vectors orthogonal; beyond this, rounding may slowly spoil their
+orthogonality.
+"""
 
 
 def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, float, torch.Tensor]]:
-    r"""Yield ``(alpha_k, beta_k, beta_{k+1}, v_k)`` of the tridiagonal matrix that ``A`` is in the basis ``v``.
+    r"""Yield ``(alpha_k, beta_k, beta_{k+1}, v_k)`` of the tridiagonal matrix that ``A`` is in the
+    basis ``v``.
 
-    :math:`A V_k = V_{k+1} T`, with ``alpha`` on the diagonal of ``T`` and ``beta`` beside it. With a preconditioner P
-    the vectors are orthogonal in the inner product of its inverse, and ``v_1`` is ``P r / beta_1``. Without one, each
-    new vector is made orthogonal to those kept. A ``beta_{k+1}`` at the level of rounding is given as 0: the space is
-    invariant. A negative one means that P is not positive definite, see :func:`breakdown`. The entries of ``T`` are
-    appended to ``system.tridiagonals``.
+    :math:`A V_k = V_{k+1} T`, with ``alpha`` on the diagonal of ``T`` and ``beta`` beside it. With
+    a preconditioner P the vectors are orthogonal in the inner product of its inverse, and ``v_1``
+    is ``P r / beta_1``. Without one, each new vector is made orthogonal to those kept. A
+    ``beta_{k+1}`` at the level of rounding is given as 0: the space is invariant. A negative one
+    means that P is not positive definite, see :func:`breakdown`. The entries of ``T`` are appended
+    to ``system.tridiagonals``.
     """
     system.tridiagonals.append(T := [])
-    kept = r.new_empty(min(len(r), KEPT // len(r)), len(r)) if system.preconditioner is None else r[:0, None]
+    kept = (
+        r.new_empty(min(len(r), KEPT // len(r)), len(r))
+        if system.preconditioner is None
+        else r[:0, None]
+    )
     before, current = torch.zeros_like(r), r
     z = system.precondition(current)
     beta = length(current, z)

@@ -19,8 +19,9 @@ def minres(
 ) -> Solution:
     """Solve ``A x = b`` for a symmetric ``A``, definite or not.
 
-    After k steps ``x`` has the smallest residual over ``x0`` plus the first k Krylov vectors. If the system has no
-    solution, the result is a least-squares solution, but not the shortest one, and ``converged`` is false: use
+    After k steps ``x`` has the smallest residual over ``x0`` plus the first k Krylov vectors. If
+    the system has no solution, the result is a least-squares solution, but not the shortest one,
+    and ``converged`` is false: use
     :func:`natcompanion.solvers.minres_qlp`. Arguments and errors as in
     :func:`natcompanion.solvers.conjugate_gradient`.
 
@@ -43,7 +44,9 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         epsilon_old, delta, gbar = epsilon, cs * dbar + sn * alpha, sn * dbar - cs * alpha
         epsilon, dbar = sn * beta_next, -cs * beta_next
         gamma = hypot(gbar, beta_next)
-        if gamma <= system.negligible * norm_A or hypot(gbar, dbar) <= system.negligible * norm_A:  # A r = 0
+        if (
+            gamma <= system.negligible * norm_A or hypot(gbar, dbar) <= system.negligible * norm_A
+        ):  # A r = 0
             return Run(x, k, Reason.LEAST_SQUARES)
         cs, sn = gbar / gamma, beta_next / gamma
         w, w_old = (v - epsilon_old * w_old - delta * w) / gamma, w

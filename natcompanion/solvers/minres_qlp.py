@@ -17,16 +17,19 @@ def minres_qlp(
     x0: torch.Tensor | None = None,
     preconditioner: Any = None,
 ) -> Solution:
-    """Solve ``A x = b`` for any symmetric ``A``; if there is no solution, find the shortest least-squares solution.
+    """Solve ``A x = b`` for any symmetric ``A``; if there is no solution, find the shortest
+    least-squares solution.
 
-    The iterates are those of :func:`natcompanion.solvers.minres` until the last step, where a pivot of zero is
-    recognized and left out. With a start ``x0``, the result is the least-squares solution nearest to ``x0``.
-    It is claimed only if the rank is beyond doubt, see :class:`natcompanion.solvers.Solution`. A preconditioner
-    changes what "shortest" means: it is of use for systems with a solution, and nothing is claimed for others.
-    Arguments and errors as in :func:`natcompanion.solvers.conjugate_gradient`.
+    The iterates are those of :func:`natcompanion.solvers.minres` until the last step, where a pivot
+    of zero is recognized and left out. With a start ``x0``, the result is the least-squares
+    solution nearest to ``x0``. It is claimed only if the rank is beyond doubt, see
+    :class:`natcompanion.solvers.Solution`. A preconditioner changes what "shortest" means: it is of
+    use for systems with a solution, and nothing is claimed for others. Arguments and errors as in
+    :func:`natcompanion.solvers.conjugate_gradient`.
 
-    Differences from the authors' program: no shift, no switch back to MINRES for well-conditioned systems,
-    the residual is recomputed, and the run restarts from ``x`` if the true residual is not the one estimated.
+    Differences from the authors' program: no shift, no switch back to MINRES for well-conditioned
+    systems, the residual is recomputed, and the run restarts from ``x`` if the true residual is not
+    the one estimated.
 
     Source: revisiting Section 8.3; Choi, Paige and Saunders (2011), Table 3.
     """
@@ -34,14 +37,17 @@ def minres_qlp(
 
 
 def rotation(a: float, b: float) -> tuple[float, float, float]:
-    """Return ``(c, s, h)`` with ``c a + s b = h >= 0`` and ``s a - c b = 0``; the identity for two zeros."""
+    """Return ``(c, s, h)`` with ``c a + s b = h >= 0`` and ``s a - c b = 0``; the identity for two
+    zeros.
+    """
     h = hypot(a, b)
     return (a / h, b / h, h) if h > 0 else (-1.0, 0.0, 0.0)
 
 
 def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
-    # T = Q R, R P = L with lower triangular L (diagonal gamma, then theta, then eta); x = W u, W = V P, L u = tau.
-    # A digit counts how many columns back: gamma1 is the diagonal of L one column before the newest.
+    # T = Q R, R P = L with lower triangular L (diagonal gamma, then theta, then eta); x = W u, W =
+    # V P, L u = tau. A digit counts how many columns back: gamma1 is the diagonal of L one column
+    # before the newest.
     x, x2, w, w1 = (torch.zeros_like(r) for _ in range(4))
     cs, sn, cr2, sr2 = -1.0, 0.0, -1.0, 0.0
     delta_next, phi, norm_A = 0.0, 0.0, 0.0
@@ -65,7 +71,8 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         eta, gamma = sr2 * gamma, -cr2 * gamma
         cr1, sr1, gamma1 = rotation(gamma1, delta)
         theta, gamma = sr1 * gamma, -cr1 * gamma
-        # The last three entries of u; a pivot of zero means no solution along its column: the shortest x has u = 0.
+        # The last three entries of u; a pivot of zero means no solution along its column: the
+        # shortest x has u = 0.
         singular = abs(gamma) <= system.negligible * norm_A
         u4, u3 = u3, u2
         u2 = (tau2 - eta2 * u4 - theta2 * u3) / gamma2 if k > 2 else 0.0

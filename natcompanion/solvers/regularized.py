@@ -29,8 +29,8 @@ def damped_solve(G: torch.Tensor, g: torch.Tensor, damping: float) -> torch.Tens
     Raises
     ------
     ValueError
-        On malformed input, or if the matrix is singular: to float64 precision, and without damping already to
-        the precision ``G`` came in.
+        On malformed input, or if the matrix is singular: to float64 precision, and without damping
+        already to the precision ``G`` came in.
 
     Notes
     -----
@@ -48,10 +48,11 @@ def stochastic_robust_inverse(G: torch.Tensor, eps: float) -> torch.Tensor:
 
     .. math:: G_{\mathrm{reg}}^{-1} = (G^\top G + \epsilon I)^{-1} G^\top
 
-    A singular value :math:`\sigma` of ``G`` is inverted to :math:`\sigma / (\sigma^2 + \epsilon)`: nearly
-    :math:`1/\sigma` above :math:`\sqrt\epsilon`, and nearly 0 far below it. So :math:`\epsilon` is measured
-    in squared units of ``G``, and directions far below :math:`\sqrt\epsilon` are frozen rather than damped.
-    The result solves ridge regression on Eq. 36, see :func:`ridge_solve`.
+    A singular value :math:`\sigma` of ``G`` is inverted to :math:`\sigma / (\sigma^2 + \epsilon)`:
+    nearly
+    :math:`1/\sigma` above :math:`\sqrt\epsilon`, and nearly 0 far below it. So :math:`\epsilon` is
+    measured in squared units of ``G``, and directions far below :math:`\sqrt\epsilon` are frozen
+    rather than damped. The result solves ridge regression on Eq. 36, see :func:`ridge_solve`.
 
     Parameters
     ----------
@@ -72,8 +73,8 @@ def stochastic_robust_inverse(G: torch.Tensor, eps: float) -> torch.Tensor:
 
     Notes
     -----
-    Computed from the singular values, because forming :math:`G^\top G` would square the condition number.
-    Source: whitening Eq. 35.
+    Computed from the singular values, because forming :math:`G^\top G` would square the condition
+    number. Source: whitening Eq. 35.
     """
     eps = check.non_negative(eps, "eps")
     wide = check.square(G, "G").double()
@@ -88,7 +89,8 @@ def ridge_solve(G: torch.Tensor, g: torch.Tensor, eps: float) -> torch.Tensor:
 
     .. math:: x = \arg\min_x \; \lVert G x - g \rVert^2 + \epsilon \lVert x \rVert^2
 
-    Solved by least squares with ``G`` stacked on :math:`\sqrt\epsilon I`, without Eq. 35; it equals ``stochastic_robust_inverse(G, eps) @ g``.
+    Solved by least squares with ``G`` stacked on :math:`\sqrt\epsilon I`, without Eq. 35; it equals
+    ``stochastic_robust_inverse(G, eps) @ g``.
 
     Parameters
     ----------
@@ -129,14 +131,18 @@ def _right_side(G: torch.Tensor, g: torch.Tensor) -> None:
     """Refuse a pair that does not form a square linear system."""
     check.square(G, "G")
     if check.floating(g, "g").ndim not in (1, 2) or len(g) != len(G):
-        raise ValueError(f"g: expected shape ({len(G)},) or ({len(G)}, k) to match G, got {tuple(g.shape)}")
+        raise ValueError(
+            f"g: expected shape ({len(G)},) or ({len(G)}, k) to match G, got {tuple(g.shape)}"
+        )
 
 
 def _inverse(A: torch.Tensor, name: str, option: str, dtype: torch.dtype) -> torch.Tensor:
     """Return the inverse of ``A``, or refuse it as singular to the precision ``dtype``."""
     inverse, info = torch.linalg.inv_ex(A)
     if info == 0:
-        condition = float((torch.linalg.matrix_norm(A, 1) * torch.linalg.matrix_norm(inverse, 1)).detach())
+        condition = float(
+            (torch.linalg.matrix_norm(A, 1) * torch.linalg.matrix_norm(inverse, 1)).detach()
+        )
         if condition <= 1 / torch.finfo(dtype).eps:
             return inverse
     rank = int(torch.linalg.matrix_rank(A, rtol=torch.finfo(dtype).eps))

@@ -1,4 +1,6 @@
-"""What a solver returns, and the frame all iterative solvers share: check, scale, iterate, recompute, judge."""
+"""What a solver returns, and the frame all iterative solvers share: check, scale, iterate,
+recompute, judge.
+"""
 
 import enum
 from collections.abc import Callable
@@ -19,13 +21,18 @@ class Reason(enum.Enum):
     CONVERGED = "the relative residual is at most rtol"
     LEAST_SQUARES = "the system has no solution: x is a least-squares solution"
     MAX_ITERATIONS = "all iterations were used; allow more, or use a larger rtol or more damping"
-    STAGNATED = "rounding errors keep the residual from falling; use a larger rtol, more damping, or float64"
+    STAGNATED = (
+        "rounding errors keep the residual from falling; use a larger rtol, more damping, or "
+        "float64"
+    )
     NOT_POSITIVE_DEFINITE = (
-        "a direction of no or negative curvature was met; use more damping, or a solver for indefinite matrices; "
+        "a direction of no or negative curvature was met; use more damping, or a solver "
+        "for indefinite matrices; "
         "a preconditioner must be positive definite for every solver"
     )
     NOT_FINITE = (
-        "a product with the matrix or the preconditioner was NaN or infinite; check the model and the data"
+        "a product with the matrix or the preconditioner was NaN or infinite; check the model "
+        "and the data"
     )
 
 
@@ -40,12 +47,14 @@ class Solution:
     iterations
         Steps taken, each with one product by the matrix.
     residual
-        The true relative residual ``|b - A x| / |b|``, recomputed from ``x`` with a product in the dtype of ``A``.
+        The true relative residual ``|b - A x| / |b|``, recomputed from ``x`` with a product in the
+        dtype of ``A``.
     converged
-        Whether ``x`` is an answer to the question: the residual is at most ``rtol``, or, for ``minres_qlp``,
-        ``x`` is the shortest least-squares solution of a system without a solution. That is said only if the
-        singular values leave no doubt about the rank, and rounding moves ``x`` by less than 2e-5 of its length
-        (1e-2 in float32). If not, the reason is ``STAGNATED``.
+        Whether ``x`` is an answer to the question: the residual is at most ``rtol``, or, for
+        ``minres_qlp``, ``x`` is the shortest least-squares solution of a system without a solution.
+        That is said only if the singular values leave no doubt about the rank, and rounding moves
+        ``x`` by less than 2e-5 of its length (1e-2 in float32). If not, the reason is
+        ``STAGNATED``.
     reason
         Why the solver stopped; ``reason.value`` says it in words.
     """
@@ -62,7 +71,9 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a method hands back: a correction, its steps, and why it cannot go on (None: tolerance met)."""
+    """What one run of a method hands back: a correction, its steps, and why it cannot go on (None:
+    tolerance met).
+    """
 
     x: torch.Tensor
     iterations: int
@@ -72,8 +83,8 @@ class Run:
 class Scaled:
     """An operator for vectors in float64, divided by a power of four, which costs no digits.
 
-    The first product sets the power so that it has about the length of its argument: squares neither overflow nor
-    vanish after that.
+    The first product sets the power so that it has about the length of its argument: squares
+    neither overflow nor vanish after that.
     """
 
     def __init__(self, operator: Any, name: str, like: torch.Tensor, dtype: torch.dtype) -> None:
@@ -85,14 +96,17 @@ class Scaled:
             )
         shape = tuple(getattr(operator, "shape", 2 * like.shape))
         if shape != 2 * like.shape:
-            raise ValueError(f"{name}: expected shape {tuple(2 * like.shape)} to match b, got {shape}")
+            raise ValueError(
+                f"{name}: expected shape {tuple(2 * like.shape)} to match b, got {shape}"
+            )
         self.operator, self.name, self.unit = operator, name, 0.0
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
         product = self.operator @ v.to(self.dtype)
         if product.shape != v.shape:
             raise ValueError(
-                f"{self.name}: expected its product with a vector like b to have shape {tuple(v.shape)}, "
+                f"{self.name}: expected its product with a vector like b to have shape "
+                f"{tuple(v.shape)}, "
                 f"got {tuple(product.shape)}"
             )
         product = product.double()
@@ -105,20 +119,29 @@ class Scaled:
 class System:
     """The system ``A x = b``, both sides scaled to entries of about 1, with vectors in float64."""
 
-    def __init__(self, A: Any, b: torch.Tensor, x0: torch.Tensor | None, preconditioner: Any) -> None:
+    def __init__(
+        self, A: Any, b: torch.Tensor, x0: torch.Tensor | None, preconditioner: Any
+    ) -> None:
         if not isinstance(b, torch.Tensor) or b.ndim != 1:
             got = f"shape {tuple(b.shape)}" if isinstance(b, torch.Tensor) else type(b).__name__
             raise ValueError(f"b: expected a vector, a tensor of shape (P,), got {got}")
         b = _checks.floating(b, "b").detach()
         self.A = Scaled(
-            _checks.symmetric(A.detach(), "A") if isinstance(A, torch.Tensor) else A, "A", b, b.dtype
+            _checks.symmetric(A.detach(), "A") if isinstance(A, torch.Tensor) else A,
+            "A",
+            b,
+            b.dtype,
         )
         self.dtype = self.A.dtype
         self.preconditioner = (
-            None if preconditioner is None else Scaled(preconditioner, "preconditioner", b, self.dtype)
+            None
+            if preconditioner is None
+            else Scaled(preconditioner, "preconditioner", b, self.dtype)
         )
         if x0 is not None and (
-            not isinstance(x0, torch.Tensor) or x0.shape != b.shape or not bool(torch.isfinite(x0).all())
+            not isinstance(x0, torch.Tensor)
+            or x0.shape != b.shape
+            or not bool(torch.isfinite(x0).all())
         ):
             got = f"shape {tuple(x0.shape)}" if isinstance(x0, torch.Tensor) else type(x0).__name__
             raise ValueError(f"x0: expected a tensor of {len(b)} finite numbers like b, got {got}")
@@ -157,15 +180,19 @@ class System:
 
     @property
     def negligible(self) -> float:
-        """Return the part of ``|A|`` below which a singular value counts as zero: 1e-11 in float64."""
+        """Return the part of ``|A|`` below which a singular value counts as zero: 1e-11 in
+        float64.
+        """
         return torch.finfo(self.dtype).eps ** 0.7
 
     def is_least_squares(self, x: torch.Tensor, r: torch.Tensor) -> bool:
-        r"""Say whether ``x`` is beyond doubt a least-squares solution of a system that has no solution.
+        r"""Say whether ``x`` is beyond doubt a least-squares solution of a system that has no
+        solution.
 
-        The singular values seen by Lanczos must fall into two groups: zero to working precision, and the others,
-        the smallest of which is :math:`\sigma`. As :math:`\lVert A r\rVert / \sigma^2` bounds the error of ``x``,
-        it must be small beside ``x``, whatever rounding does to ``A``. If not, the rank is uncertain.
+        The singular values seen by Lanczos must fall into two groups: zero to working precision,
+        and the others, the smallest of which is :math:`\sigma`. As :math:`\lVert A r\rVert /
+        \sigma^2` bounds the error of ``x``, it must be small beside ``x``, whatever rounding does
+        to ``A``. If not, the rank is uncertain.
         """
         if self.preconditioner is not None:  # it changes the norm in which r is smallest
             return False
@@ -181,7 +208,9 @@ class System:
 
 
 def singular_values(T: list[tuple[float, float]]) -> torch.Tensor:
-    """Return those of the tridiagonal matrix, one row longer than wide, with the given (diagonal, next below)."""
+    """Return those of the tridiagonal matrix, one row longer than wide, with the given (diagonal,
+    next below).
+    """
     alpha, beta = torch.tensor(T, dtype=torch.float64).T
     full = alpha.new_zeros(len(T) + 1, len(T))
     full[:-1] = alpha.diag() + beta[:-1].diag(1)
@@ -204,10 +233,11 @@ def solve(
     energy: bool = False,
     least_squares: bool = False,
 ) -> Solution:
-    """Run ``method`` on ``A x = b``, judge it by the recomputed residual, and restart it where rounding misled it.
+    """Run ``method`` on ``A x = b``, judge it by the recomputed residual, and restart it where
+    rounding misled it.
 
-    ``method(system, r, tolerance, max_iter)`` looks for ``x`` with ``|r - A x| <= tolerance``. The result is kept
-    if its residual is smaller or, with ``energy``, if ``x A x / 2 - b x`` is.
+    ``method(system, r, tolerance, max_iter)`` looks for ``x`` with ``|r - A x| <= tolerance``. The
+    result is kept if its residual is smaller or, with ``energy``, if ``x A x / 2 - b x`` is.
     """
     rtol = _checks.non_negative(rtol, "rtol")
     system = System(A, b, x0, preconditioner)

@@ -1,4 +1,6 @@
-"""Fixtures of the book's tests: a small book to build and break, the real pages, and Chromium without a network."""
+"""Fixtures of the book's tests: a small book to build and break, the real pages, and Chromium
+without a network.
+"""
 
 import contextlib
 import functools
@@ -30,10 +32,14 @@ ARGUMENTS = [
 
 
 def build(folder: Path, **environment: str) -> subprocess.CompletedProcess:
-    """Build the book in ``folder`` as ``make book`` does, with no address of a repository unless given."""
+    """Build the book in ``folder`` as ``make book`` does, with no address of a repository unless
+    given.
+    """
     clean = {key: value for key, value in os.environ.items() if not key.startswith("NATCOMPANION_")}
     command = [sys.executable, str(ROOT / "tools" / "build.py"), str(folder)]
-    return subprocess.run(command, check=False, env={**clean, **environment}, capture_output=True, text=True)
+    return subprocess.run(
+        command, check=False, env={**clean, **environment}, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="session")
@@ -75,8 +81,14 @@ def site() -> Path:
     if not complete.exists():
         pytest.fail("no complete book in _build/html: run 'make book' first")
     sources = [ROOT / "_config.yml", ROOT / "_toc.yml", *(ROOT / "natcompanion").rglob("*.py")]
-    sources += [file for file in (ROOT / "book").rglob("*") if file.is_file() and "vendor" not in file.parts]
-    newer = [file.relative_to(ROOT) for file in sources if file.stat().st_mtime > complete.stat().st_mtime]
+    sources += [
+        file for file in (ROOT / "book").rglob("*") if file.is_file() and "vendor" not in file.parts
+    ]
+    newer = [
+        file.relative_to(ROOT)
+        for file in sources
+        if file.stat().st_mtime > complete.stat().st_mtime
+    ]
     newer = [file for file in newer if not {"__pycache__", ".ipynb_checkpoints"} & set(file.parts)]
     if newer:
         pytest.fail(f"the book is older than {newer[0]}: run 'make book' first")
@@ -89,7 +101,10 @@ def browser() -> Iterator[Browser]:
     program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
     if program is None:
         pytest.fail(
-            f"no browser: none of {', '.join(PROGRAMS)} is on PATH; on Debian: apt-get install chromium"
+            (
+                f"no browser: none of {', '.join(PROGRAMS)} is on PATH; on Debian: apt-get "
+                "install chromium"
+            )
         )
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)

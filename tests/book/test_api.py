@@ -30,4 +30,6 @@ def test_every_public_name_is_on_its_page(site):
         html = (site / "book" / "api" / f"{page.stem}.html").read_text()
         for name in getattr(module, "__all__", []):
             value = getattr(module, name)
-            assert f'natcompanion.{page.stem}.{name}"' in html or not callable(value), f"{page.stem}.{name}"
+            assert f'natcompanion.{page.stem}.{name}"' in html or not callable(value), (
+                f"{page.stem}.{name}"
+            )

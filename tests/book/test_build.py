@@ -1,4 +1,6 @@
-"""A build fails on everything that is wrong, every time, and its buttons follow the repository's address."""
+"""A build fails on everything that is wrong, every time, and its buttons follow the repository's
+address.
+"""
 
 import json
 from pathlib import Path
@@ -56,7 +58,9 @@ def test_buttons_appear_with_the_address_of_the_repository_only(mini_site, mini_
     one_cell(mini_book, "1 + 1")
     done = build_book(mini_book, NATCOMPANION_REPOSITORY=address)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in done.stdout + done.stderr, "the kernel's notices are kept out of the log"
+    assert "WARNING" not in done.stdout + done.stderr, (
+        "the kernel's notices are kept out of the log"
+    )
     assert str(mini_book / "_build" / "html" / "index.html") in done.stdout
     page = (mini_book / "_build" / "html" / "book" / "chapter.html").read_text()
     assert "/v2/gh/someone/some-book/main?urlpath=lab/tree/book/chapter.ipynb" in page

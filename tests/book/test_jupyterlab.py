@@ -37,7 +37,10 @@ def describe(eps, T):
 
 CELLS = [
     FUNCTIONS,
-    "explore(draw, describe, start={'eps': 0.5}, labels={'eps': 'ε'}, eps=[0.25, 0.5], T=[2, 4, 6])",
+    (
+        "explore(draw, describe, start={'eps': 0.5}, labels={'eps': 'ε'}, eps=[0.25, 0.5], "
+        "T=[2, 4, 6])"
+    ),
     "live(draw, describe, start={'eps': 0.1, 'T': 6}, eps=(0.01, 1.0, 'log'), T=(2, 10))",
 ]
 
@@ -59,25 +62,41 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for name in ("work", "config", "data", "runtime", "settings"):
         (root / name).mkdir()
     notebook = new_notebook(cells=[new_code_cell(source.strip()) for source in CELLS])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     nbformat.write(notebook, root / "work" / "figures.ipynb")
     (root / "settings" / "overrides.json").write_text(SETTINGS)
     folders = {name: str(root / name) for name in ("config", "data", "runtime")}
-    environment = os.environ | {f"JUPYTER_{name.upper()}_DIR": folder for name, folder in folders.items()}
+    environment = os.environ | {
+        f"JUPYTER_{name.upper()}_DIR": folder for name, folder in folders.items()
+    }
     environment |= {"OMP_NUM_THREADS": "1", "HOME": str(root), "JUPYTER_NO_CONFIG": "1"}
     port = free_port()
     options = [
-        "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--port-retries=0",
-        "--IdentityProvider.token=", f"--ServerApp.root_dir={root / 'work'}",
-        f"--LabApp.app_settings_dir={root / 'settings'}", "--LabApp.extension_manager=readonly",
-        "--LabApp.news_url=", "--ServerApp.terminals_enabled=False",
-    ]  # fmt: skip
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--port-retries=0",
+        "--IdentityProvider.token=",
+        f"--ServerApp.root_dir={root / 'work'}",
+        f"--LabApp.app_settings_dir={root / 'settings'}",
+        "--LabApp.extension_manager=readonly",
+        "--LabApp.news_url=",
+        "--ServerApp.terminals_enabled=False",
+    ]
     with (root / "log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *options], env=environment, stdout=log, stderr=log
         )
         try:
-            yield wait_for(f"http://127.0.0.1:{port}", server, root / "log") + "/lab/tree/figures.ipynb"
+            yield (
+                wait_for(f"http://127.0.0.1:{port}", server, root / "log")
+                + "/lab/tree/figures.ipynb"
+            )
         finally:
             server.terminate()
             server.wait(20)
@@ -98,11 +117,15 @@ def wait_for(address: str, server: subprocess.Popen, log: Path) -> str:
 
 @pytest.fixture(scope="module")
 def page(lab: str, browser: Browser) -> Iterator[Page]:
-    """The notebook in Chromium, with all cells run and requests that would leave the machine recorded."""
+    """The notebook in Chromium, with all cells run and requests that would leave the machine
+    recorded.
+    """
     page = browser.new_page(viewport={"width": 1280, "height": 1400})
     page.set_default_timeout(20_000)
     page.outside = []
-    page.on("request", lambda request: None if local(request.url) else page.outside.append(request.url))
+    page.on(
+        "request", lambda request: None if local(request.url) else page.outside.append(request.url)
+    )
     page.goto(lab)
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
     page.get_by_role("menuitem", name="Run", exact=True).click()
@@ -128,7 +151,10 @@ def picture(page: Page, box: str) -> str:
 def test_sliders_of_explore_change_picture_and_text(page):
     image = page.locator(".nc-explore .nc-frame img")
     expect(image).to_have_attribute("alt", "After 2 steps the sum is 1.")
-    first, height = picture(page, ".nc-explore"), page.locator(".nc-explore").bounding_box()["height"]
+    first, height = (
+        picture(page, ".nc-explore"),
+        page.locator(".nc-explore").bounding_box()["height"],
+    )
     handles = page.locator(".nc-explore .noUi-handle")
     handles.nth(1).focus()
     page.keyboard.press("ArrowRight")
@@ -179,7 +205,9 @@ def test_nothing_went_to_stderr_or_left_the_machine(page):
 
 
 def move(page: Page, start: int, end: int, drawn: int | None = None) -> None:
-    """Move the slider T of `live` with the keyboard, and wait until the kernel knows where it stands."""
+    """Move the slider T of `live` with the keyboard, and wait until the kernel knows where it
+    stands.
+    """
     row = page.locator(".nc-live .widget-slider").filter(has_text="T")
     row.locator(".noUi-handle").focus()
     for _ in range(abs(end - start)):

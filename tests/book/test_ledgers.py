@@ -1,4 +1,6 @@
-"""The real ledgers: every verdict follows from stored results, and every test they name exists and passes."""
+"""The real ledgers: every verdict follows from stored results, and every test they name exists and
+passes.
+"""
 
 import os
 import subprocess
@@ -26,7 +28,12 @@ def run_pytest(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     keep = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     return subprocess.run(
-        command, cwd=ROOT, env={**keep, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+        command,
+        cwd=ROOT,
+        env={**keep, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -43,12 +50,16 @@ def test_the_function_can_be_imported(path):
 @pytest.mark.parametrize("paper", COMPLETE)
 def test_no_equation_is_missing(paper):
     numbers = [entry.number for entry in ENTRIES["equations"] if entry.paper == paper]
-    assert sorted(number for number in numbers if isinstance(number, int)) == list(range(1, COMPLETE[paper] + 1))
+    assert sorted(number for number in numbers if isinstance(number, int)) == list(
+        range(1, COMPLETE[paper] + 1)
+    )
 
 
 def test_equations_are_in_the_order_of_the_paper():
     for paper in ledger.PAPERS:
-        numbers = [e.number for e in ENTRIES["equations"] if e.paper == paper and isinstance(e.number, int)]
+        numbers = [
+            e.number for e in ENTRIES["equations"] if e.paper == paper and isinstance(e.number, int)
+        ]
         assert numbers == sorted(numbers), paper
 
 

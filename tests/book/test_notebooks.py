@@ -1,4 +1,6 @@
-"""The stored notebooks: canonical form, stored outputs, and the rules that keep them readable and comparable."""
+"""The stored notebooks: canonical form, stored outputs, and the rules that keep them readable and
+comparable.
+"""
 
 import ast
 import json
@@ -19,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "tests" / "book" / "mini" / "book" / "chapter.ipynb"
 NOTEBOOKS = [MINI, *sorted((ROOT / "book").glob("*.ipynb"))]
 HIDDEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
-LONGEST, MEDIAN, WIDEST = 40, 6, 76  # lines, lines, characters: what the page shows without scrolling
+LONGEST, MEDIAN, WIDEST = (
+    40,
+    6,
+    76,
+)  # lines, lines, characters: what the page shows without scrolling
 
 spec = spec_from_file_location("notebooks_tool", ROOT / "tools" / "notebooks.py")
 tool = module_from_spec(spec)
@@ -73,11 +79,16 @@ def cell_problems(cell: nbformat.NotebookNode) -> list[str]:
     for output in cell.outputs:
         data = output.get("data", {})
         text = "".join(data.get("text/plain", ""))
-        if re.search(r"\bnan\b", " ".join("".join(value) for value in data.values() if isinstance(value, str))):
+        if re.search(
+            r"\bnan\b",
+            " ".join("".join(value) for value in data.values() if isinstance(value, str)),
+        ):
             problems.append("shows nan")
         if output.output_type == "error":
             problems.append("stores an error")
-        if isinstance(literal("".join(data.get("application/papermill.record/text/plain", ""))), tuple):
+        if isinstance(
+            literal("".join(data.get("application/papermill.record/text/plain", ""))), tuple
+        ):
             problems.append("glues a text that myst-nb reads as a tuple")
         if output.get("name") == "stderr":
             problems.append("prints to stderr")
@@ -106,7 +117,9 @@ def alternative(cell: nbformat.NotebookNode) -> str:
 @every_notebook
 def test_notebook_is_stored_in_canonical_form(path):
     text = path.read_text(encoding="utf-8")
-    assert text == tool.dumps(tool.canonical(nbformat.reads(text, as_version=4))), "run 'make notebooks'"
+    assert text == tool.dumps(tool.canonical(nbformat.reads(text, as_version=4))), (
+        "run 'make notebooks'"
+    )
 
 
 @every_notebook
@@ -148,10 +161,28 @@ def spoil(**changes) -> nbformat.NotebookNode:
         ({"execution_count": None}, "not executed"),
         ({"outputs": [nbformat.v4.new_output("stream", name="stderr", text="x")]}, "stderr"),
         ({"outputs": [nbformat.v4.new_output("error", ename="E", evalue="x")]}, "error"),
-        ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "tensor(1.)"})]}, "bare"),
-        ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "<A at 0x1>"})]}, "memory"),
-        ({"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "angle nan"})]}, "nan"),
-        ({"outputs": [nbformat.v4.new_output("display_data", {"application/papermill.record/text/plain": "1,250"})]}, "tuple"),
+        (
+            {"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "tensor(1.)"})]},
+            "bare",
+        ),
+        (
+            {"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "<A at 0x1>"})]},
+            "memory",
+        ),
+        (
+            {"outputs": [nbformat.v4.new_output("execute_result", {"text/plain": "angle nan"})]},
+            "nan",
+        ),
+        (
+            {
+                "outputs": [
+                    nbformat.v4.new_output(
+                        "display_data", {"application/papermill.record/text/plain": "1,250"}
+                    )
+                ]
+            },
+            "tuple",
+        ),
     ],
 )
 def test_a_spoiled_notebook_is_noticed(changes, word):
@@ -170,7 +201,9 @@ def test_canonical_form_is_a_fixed_point_and_drops_what_changes():
     once = tool.canonical(notebook)
     assert tool.dumps(tool.canonical(once)) == tool.dumps(once)
     text = tool.dumps(once)
-    assert not any(word in text for word in ("widget", "other", "3.11.7", "execute_reply", "random"))
+    assert not any(
+        word in text for word in ("widget", "other", "3.11.7", "execute_reply", "random")
+    )
     assert [cell.execution_count for cell in once.cells[1:]] == [1, 2, 3, 4]
     assert once.cells[0].id and "image/png" in text
 
@@ -179,7 +212,9 @@ def test_a_changed_number_fails_the_comparison(tmp_path):
     changed = tmp_path / "changed.ipynb"
     notebook = json.loads(MINI.read_text())
     cell = {**notebook["cells"][-1], "source": "print(f'The curve ends at {9**2}.')"}
-    cell["outputs"] = [{"name": "stdout", "output_type": "stream", "text": "The curve ends at 82.\n"}]
+    cell["outputs"] = [
+        {"name": "stdout", "output_type": "stream", "text": "The curve ends at 82.\n"}
+    ]
     notebook["cells"] = [cell]
     changed.write_text(json.dumps(notebook))
     command = [sys.executable, str(ROOT / "tools" / "notebooks.py"), "--regress", str(changed)]
@@ -188,13 +223,20 @@ def test_a_changed_number_fails_the_comparison(tmp_path):
 
 
 def test_a_busy_machine_does_not_fail_the_comparison(tmp_path):
-    """Kernels keep no history file, which another may hold locked, and cells wait for outputs that come late."""
+    """Kernels keep no history file, which another may hold locked, and cells wait for outputs that
+    come late.
+    """
     notebook = json.loads(MINI.read_text())
     stored = [{"name": "stdout", "output_type": "stream", "text": ":memory:\n"}]
     source = "print(get_ipython().history_manager.hist_file)"
     notebook["cells"] = [{**notebook["cells"][-1], "source": source, "outputs": stored}]
     (tmp_path / "busy.ipynb").write_text(json.dumps(notebook))
-    command = [sys.executable, str(ROOT / "tools" / "notebooks.py"), "--regress", str(tmp_path / "busy.ipynb")]
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "notebooks.py"),
+        "--regress",
+        str(tmp_path / "busy.ipynb"),
+    ]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     cell, other = SimpleNamespace(output_timeout=5), SimpleNamespace()
     tool.pytest_collection_modifyitems([cell, other])
@@ -204,17 +246,27 @@ def test_a_busy_machine_does_not_fail_the_comparison(tmp_path):
 def test_a_changed_constant_of_the_library_fails_the_comparison(tmp_path):
     source = (
         "import torch\nfrom natcompanion.whitening import whitening_matrix\n"
-        "W = whitening_matrix(torch.diag(torch.tensor([3.0, 8.0])), eps=1.0)\nprint(f'{W[0, 0]:.3g} {W[1, 1]:.3g}')"
+        "W = whitening_matrix(torch.diag(torch.tensor([3.0, 8.0])), "
+        "eps=1.0)\nprint(f'{W[0, 0]:.3g} {W[1, 1]:.3g}')"
     )
     notebook = json.loads(MINI.read_text())
     stored = [{"name": "stdout", "output_type": "stream", "text": "0.5 0.333\n"}]
     notebook["cells"] = [{**notebook["cells"][-1], "source": source, "outputs": stored}]
     (tmp_path / "constant.ipynb").write_text(json.dumps(notebook))
-    shutil.copytree(ROOT / "natcompanion", tmp_path / "natcompanion", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "natcompanion",
+        tmp_path / "natcompanion",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
 
     def compare() -> subprocess.CompletedProcess:
         """Run the notebook with the copied library."""
-        command = [sys.executable, str(ROOT / "tools" / "notebooks.py"), "--regress", str(tmp_path / "constant.ipynb")]
+        command = [
+            sys.executable,
+            str(ROOT / "tools" / "notebooks.py"),
+            "--regress",
+            str(tmp_path / "constant.ipynb"),
+        ]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
         return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 

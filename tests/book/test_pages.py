@@ -1,4 +1,6 @@
-"""The rendered pages, as a reader meets them: from disk and from a server, with the network blocked, by keyboard."""
+"""The rendered pages, as a reader meets them: from disk and from a server, with the network
+blocked, by keyboard.
+"""
 
 import re
 from html.parser import HTMLParser
@@ -25,7 +27,9 @@ def base(request, site, serve) -> str:
 @pytest.fixture(scope="module")
 def visits(browser, site, base) -> list[Visit]:
     """Open every page of the book once."""
-    return [visit(browser, site, base, name, layouts=base.startswith("file")) for name in pages(site)]
+    return [
+        visit(browser, site, base, name, layouts=base.startswith("file")) for name in pages(site)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +48,14 @@ def slider_problems(seen: Visit) -> list[str]:
             "is outside of an interactive figure": all(state["height"] for state in states),
             "has no name": bool(states[0]["name"]) and states[0]["name"] != "null",
             "loses the focus": all(state["focused"] for state in states),
-            "does not say the value that it shows": all(state["value"] == state["shown"] for state in states),
+            "does not say the value that it shows": all(
+                state["value"] == state["shown"] for state in states
+            ),
             "does not go over its values": len({state["shown"] for state in walked}) == len(walked),
             "does not return with Home": states[-2]["shown"] == states[0]["shown"],
             "does not jump with End": states[-1]["shown"] == walked[-1]["shown"],
-            "does not move the picture": len(walked) == 1 or len({state["src"] for state in walked}) > 1,
+            "does not move the picture": len(walked) == 1
+            or len({state["src"] for state in walked}) > 1,
             "does not change the description": len(walked) == 1
             or len({state["alt"] for state in walked}) > 1,
             "returns to another picture": states[-2]["src"] == states[0]["src"],
@@ -87,7 +94,8 @@ def layout_problems(seen: Visit) -> list[str]:
         checks = {
             "has the other theme": layout["theme"] == layout["asked"],
             "scrolls sideways": layout["page"] <= layout["window"],
-            f"cuts off equations ({layout['clipped']})": not layout["clipped"] or layout["width"] < 800,
+            f"cuts off equations ({layout['clipped']})": not layout["clipped"]
+            or layout["width"] < 800,
             "has sliders side by side": len(set(tops)) == len(tops),
             "has narrow sliders": all(slider["share"] > 0.8 for slider in layout["sliders"]),
             "has a short track": all(
@@ -190,9 +198,16 @@ def test_every_page_of_the_book_is_in_its_contents():
 
 
 def test_the_small_book_has_no_problem(mini_visit):
-    assert len(mini_visit.sliders) == 2 and len(mini_visit.layouts) == 4 and mini_visit.content["math"] == 1
+    assert (
+        len(mini_visit.sliders) == 2
+        and len(mini_visit.layouts) == 4
+        and mini_visit.content["math"] == 1
+    )
     assert mini_visit.outside == mini_visit.failed == mini_visit.errors == []
-    assert slider_problems(mini_visit) + content_problems(mini_visit) + layout_problems(mini_visit) == []
+    assert (
+        slider_problems(mini_visit) + content_problems(mini_visit) + layout_problems(mini_visit)
+        == []
+    )
 
 
 SPOILED = {
@@ -203,11 +218,17 @@ SPOILED = {
     "failed": ("</article>", '<img src="missing.png" alt="A picture that is not there"></article>'),
     "errors": ("</article>", "<script>throw new Error('spoiled')</script></article>"),
     "not typeset": ("</article>", r"<p class='tex2jax_ignore mathjax_ignore'>\(x\)</p></article>"),
-    "without a description": ("</article>", '<img src="data:," alt="../_images/plot.png"></article>'),
+    "without a description": (
+        "</article>",
+        '<img src="data:," alt="../_images/plot.png"></article>',
+    ),
     "scrolls sideways": ("</article>", '<div style="width: 3000px">.</div></article>'),
     "cuts off equations": (
         "</article>",
-        '<mjx-container display="true" style="display: block"><div style="width: 3000px">.</div></mjx-container></article>',
+        (
+            '<mjx-container display="true" style="display: block"><div style="width: '
+            '3000px">.</div></mjx-container></article>'
+        ),
     ),
     "no name": ("_static/book.js", "_static/doctools.js"),
     "a block behind": ("_static/book.css", "_static/pygments.css"),
@@ -226,7 +247,7 @@ def test_a_spoiled_page_is_noticed(browser, mini_site, kind):
     name = f"book/spoiled-{kind.replace(' ', '-')}.html"
     (mini_site / name).write_text(text.replace(*SPOILED[kind]))
     seen = visit(browser, mini_site, mini_site.as_uri(), name)
-    found = getattr(seen, kind, None) or slider_problems(seen) + content_problems(seen) + layout_problems(
+    found = getattr(seen, kind, None) or slider_problems(seen) + content_problems(
         seen
-    )
+    ) + layout_problems(seen)
     assert found and (hasattr(seen, kind) or any(kind in problem for problem in found)), found

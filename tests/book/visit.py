@@ -1,4 +1,6 @@
-"""Open every page of a site in Chromium, with the network blocked, and record what a reader would meet."""
+"""Open every page of a site in Chromium, with the network blocked, and record what a reader would
+meet.
+"""
 
 import gzip
 import re
@@ -16,9 +18,11 @@ COMPRESSED = (".html", ".js", ".css", ".svg", ".json", ".ipynb")
 
 SETTLED = """() => {
   const math = window.MathJax?.startup?.promise;
-  const views = document.querySelectorAll('script[type="application/vnd.jupyter.widget-view+json"]').length;
+  const view = 'script[type="application/vnd.jupyter.widget-view+json"]';
+  const views = document.querySelectorAll(view).length;
   const shown = document.querySelectorAll('.widget-subarea > .jupyter-widgets').length;
-  const empty = [...document.querySelectorAll('.nc-explore')].some(box => !box.querySelector('.nc-frame img'));
+  const empty = [...document.querySelectorAll('.nc-explore')]
+    .some(box => !box.querySelector('.nc-frame img'));
   return shown >= views && !empty ? Promise.resolve(math).then(() => true) : false;
 }"""
 
@@ -26,14 +30,17 @@ LAYOUT = """() => {
   const color = node => node ? getComputedStyle(node).backgroundColor : null;
   const frame = document.querySelector('.nc-frame img');
   const sliders = [...document.querySelectorAll('.nc-explore .widget-slider')].map(slider => {
-    const box = slider.getBoundingClientRect(), outer = slider.closest('.nc-explore').getBoundingClientRect();
+    const box = slider.getBoundingClientRect();
+    const outer = slider.closest('.nc-explore').getBoundingClientRect();
     return {top: box.top, share: box.width / outer.width,
             track: slider.querySelector('.slider-container').getBoundingClientRect().width};
   });
   return {theme: document.documentElement.dataset.theme, page: document.documentElement.scrollWidth,
           window: document.documentElement.clientWidth, sliders,
           clipped: [...document.querySelectorAll('mjx-container[display="true"]')]
-            .filter(node => node.scrollWidth > node.clientWidth + 1).map(node => node.textContent.slice(0, 60)), picture: color(frame),
+            .filter(node => node.scrollWidth > node.clientWidth + 1)
+            .map(node => node.textContent.slice(0, 60)),
+          picture: color(frame),
           block: color(document.querySelector('.widget-subarea'))};
 }"""
 
@@ -43,14 +50,17 @@ CONTENT = r"""() => {
   const raw = [];
   while (walker.nextNode()) {
     const node = walker.currentNode;
-    if (!node.parentElement.closest('script, style, pre, code, mjx-container') && /\\\(|\\\[|\$\$/.test(node.data))
+    const plain = !node.parentElement.closest('script, style, pre, code, mjx-container');
+    if (plain && /\\\(|\\\[|\$\$/.test(node.data))
       raw.push(node.data.slice(0, 80));
   }
   return {
     raw, math: document.querySelectorAll('.math').length,
     typeset: document.querySelectorAll('.math mjx-container').length,
-    errors: [...document.querySelectorAll('mjx-merror, [data-mml-node="merror"]')].map(n => n.textContent.slice(0, 80)),
-    pictures: [...article.querySelectorAll('img')].map(n => [n.getAttribute('alt') || '', n.naturalWidth]),
+    errors: [...document.querySelectorAll('mjx-merror, [data-mml-node="merror"]')]
+      .map(n => n.textContent.slice(0, 80)),
+    pictures: [...article.querySelectorAll('img')]
+      .map(n => [n.getAttribute('alt') || '', n.naturalWidth]),
   };
 }"""
 
@@ -59,10 +69,12 @@ SLIDER = """handle => {
   const frame = box && [...box.querySelectorAll('.nc-frame')].find(node => node.offsetParent);
   const image = frame && frame.querySelector('img');
   return {name: handle.getAttribute('aria-label'), value: handle.getAttribute('aria-valuetext'),
-          shown: handle.closest('.widget-slider').querySelector('.widget-readout').textContent.trim(),
+          shown: handle.closest('.widget-slider').querySelector('.widget-readout')
+            .textContent.trim(),
           last: handle.getAttribute('aria-valuenow') === handle.getAttribute('aria-valuemax'),
           first: handle.getAttribute('aria-valuenow') === handle.getAttribute('aria-valuemin'),
-          focused: document.activeElement === handle, height: box && Math.round(box.getBoundingClientRect().height),
+          focused: document.activeElement === handle,
+          height: box && Math.round(box.getBoundingClientRect().height),
           src: image && image.src, alt: image && image.alt,
           caption: frame && (frame.querySelector('figcaption') || frame).textContent.trim()};
 }"""
@@ -83,9 +95,13 @@ class Visit:
 
 
 def pages(site: Path) -> list[str]:
-    """Return the pages of a site, relative to it, without the first one, which only leads to another."""
+    """Return the pages of a site, relative to it, without the first one, which only leads to
+    another.
+    """
     found = (path.relative_to(site) for path in site.rglob("*.html"))
-    return sorted(path.as_posix() for path in found if path.parts[0] not in ("_static", "index.html"))
+    return sorted(
+        path.as_posix() for path in found if path.parts[0] not in ("_static", "index.html")
+    )
 
 
 def watch(page: Page, visit: Visit, base: str) -> None:
@@ -107,9 +123,15 @@ def watch(page: Page, visit: Visit, base: str) -> None:
     page.route(re.compile(r"^(?!data:|blob:)"), block)
     page.on("request", record)
     page.on("requestfailed", lambda request: visit.failed.append(request.url[:200]))
-    page.on("response", lambda reply: visit.failed.append(reply.url[:200]) if reply.status >= 400 else None)
+    page.on(
+        "response",
+        lambda reply: visit.failed.append(reply.url[:200]) if reply.status >= 400 else None,
+    )
     page.on("pageerror", lambda error: visit.errors.append(str(error)[:300]))
-    page.on("console", lambda line: visit.errors.append(line.text[:300]) if line.type == "error" else None)
+    page.on(
+        "console",
+        lambda line: visit.errors.append(line.text[:300]) if line.type == "error" else None,
+    )
 
 
 def walk(page: Page) -> Iterator[list[dict]]:
@@ -123,19 +145,28 @@ def walk(page: Page) -> Iterator[list[dict]]:
         states.append(press(page, handle, "Home", states[-1]))
         states.append(press(page, handle, "End", states[-1]))
         yield states
-        while handle.evaluate(SLIDER)["shown"] != before["shown"] and not handle.evaluate(SLIDER)["first"]:
+        while (
+            handle.evaluate(SLIDER)["shown"] != before["shown"]
+            and not handle.evaluate(SLIDER)["first"]
+        ):
             press(page, handle, "ArrowLeft", handle.evaluate(SLIDER))
 
 
 def press(page: Page, handle, key: str, before: dict) -> dict:
-    """Press a key and return the state of the slider once it has moved and the picture with it, or after ten seconds."""
+    """Press a key and return the state of the slider once it has moved and the picture with it, or
+    after ten seconds.
+    """
     page.keyboard.press(key)
     still = (key == "Home" and before["first"]) or (key == "End" and before["last"])
     for _ in range(1 if still else 500):
         page.wait_for_timeout(5 if still else 20)
         state = handle.evaluate(SLIDER)
         moved = state["value"] == state["shown"] != before["shown"]
-        if moved and state["alt"] and (state["alt"], state["src"]) != (before["alt"], before["src"]):
+        if (
+            moved
+            and state["alt"]
+            and (state["alt"], state["src"]) != (before["alt"], before["src"])
+        ):
             break
     return state
 
@@ -143,7 +174,9 @@ def press(page: Page, handle, key: str, before: dict) -> dict:
 def visit(browser: Browser, site: Path, base: str, name: str, layouts: bool = True) -> Visit:
     """Open one page, in every width and theme, move its sliders, and return what happened."""
     result = Visit(name)
-    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900}, color_scheme="light")
+    context = browser.new_context(
+        viewport={"width": WIDTHS[0], "height": 900}, color_scheme="light"
+    )
     page = context.new_page()
     watch(page, result, base)
     try:
@@ -163,10 +196,11 @@ def visit(browser: Browser, site: Path, base: str, name: str, layouts: bool = Tr
 
 
 def weigh(site: Path, base: str, seen: Visit) -> tuple[int, int]:
-    """Return the bytes that travel when the page is opened for the first time, and those of the page alone.
+    """Return the bytes that travel when the page is opened for the first time, and those of the
+    page alone.
 
-    The first number counts everything the page loads, text compressed as a web server sends it. The second counts the
-    HTML and the pictures as they lie on the disk.
+    The first number counts everything the page loads, text compressed as a web server sends it. The
+    second counts the HTML and the pictures as they lie on the disk.
     """
     prefix = unquote(urlsplit(base).path)
     travel = alone = 0

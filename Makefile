@@ -45,7 +45,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt -e .
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt -e ".[book]"
 	touch $@
 
 $(VENDOR): package.json package-lock.json tools/vendor.py $(INSTALLED)

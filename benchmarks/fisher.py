@@ -223,10 +223,8 @@ def dense(repeats: int) -> None:
     plain = [timed(lambda: jacrev_einsum(model, x)) for _ in range(3)]
     base = Seconds(min(s.wall for s in plain), min(s.cpu for s in plain))
     print(
-        (
-            "\nDense Fisher, 100-20-20-10, 500 inputs, float64: jacrev + einsum takes "
-            f"{base.wall:.3g} s ({base.cpu:.3g} s of the processor)"
-        )
+        "\nDense Fisher, 100-20-20-10, 500 inputs, float64: jacrev + einsum takes "
+        f"{base.wall:.3g} s ({base.cpu:.3g} s of the processor)"
     )
     print(f"{'time / plain:':14} {'clock':>8} {'cpu':>8} {'difference':>11}")
     for name, function in dense_contestants(model, x, t):
@@ -234,10 +232,8 @@ def dense(repeats: int) -> None:
         times = [timed(function) for _ in range(repeats)]
         best = Seconds(min(s.wall for s in times), min(s.cpu for s in times))
         print(
-            (
-                f"{name:14} {best.over(base)} "
-                f"{float((matrix - expected).norm() / expected.norm()):11.1e}"
-            )
+            f"{name:14} {best.over(base)} "
+            f"{float((matrix - expected).norm() / expected.norm()):11.1e}"
         )
 
 
@@ -261,10 +257,8 @@ def products(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> None:
         rows.append(f"{name:14} {later.over(base)}  {first.over(base_)} {difference:11.1e}")
     name = "-".join(map(str, sizes))
     print(
-        (
-            f"\nProducts, {name}, 500 inputs, {dtype}: one gradient takes {1e3 * base.cpu:.3g} "
-            "ms of the processor"
-        )
+        f"\nProducts, {name}, 500 inputs, {dtype}: one gradient takes {1e3 * base.cpu:.3g} "
+        "ms of the processor"
     )
     print(
         f"{'time/gradient:':14} {'later':>8} {'cpu':>8}  {'first':>8} {'cpu':>8} {'difference':>11}"
@@ -286,10 +280,8 @@ def memory() -> None:
 
     before = resident(20)
     print(
-        (
-            f"\nMemory: 1,000 products add {(resident(1000) - before) / 2**20:.1f} MiB to "
-            f"{before / 2**20:.0f} MiB"
-        )
+        f"\nMemory: 1,000 products add {(resident(1000) - before) / 2**20:.1f} MiB to "
+        f"{before / 2**20:.0f} MiB"
     )
 
 
@@ -304,10 +296,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     print(
-        (
-            f"torch {torch.__version__}, {options.threads} thread(s); peers installed: "
-            f"{', '.join(sorted(INSTALLED)) or 'none'}"
-        )
+        f"torch {torch.__version__}, {options.threads} thread(s); peers installed: "
+        f"{', '.join(sorted(INSTALLED)) or 'none'}"
     )
     dense(options.repeats)
     products((100, 20, 20, 10), torch.float64, options.repeats)

@@ -90,19 +90,15 @@ def main() -> None:
         )
         theirs = dense(peer(model, small), model)
         print(
-            (
-                f"{name}: relative difference of all blocks "
-                f"{float((ours - theirs).norm() / theirs.norm()):.1e}"
-            )
+            f"{name}: relative difference of all blocks "
+            f"{float((ours - theirs).norm() / theirs.norm()):.1e}"
         )
         v = torch.randn(len(ours), dtype=torch.float64)
         mine = torch.linalg.solve(ours + DAMPING * torch.eye(len(ours), dtype=torch.float64), v)
         other = inverse(peer(model, small)) @ v
         print(
-            (
-                "  of the exactly damped inverse on a vector "
-                f"{float((mine - other).norm() / other.norm()):.1e}"
-            )
+            "  of the exactly damped inverse on a vector "
+            f"{float((mine - other).norm() / other.norm()):.1e}"
         )
 
         def factors_and_inverse(model: nn.Module = model, x: torch.Tensor = x) -> None:

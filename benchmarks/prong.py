@@ -162,10 +162,8 @@ def report(rounds: list[dict[str, torch.Tensor]], period: int) -> None:
     """Print the table."""
     base = median(1e3 * float(r["SGD"][0, 0]) for r in rounds)
     print(
-        (
-            f"\nOne update of SGD takes {base:.3g} ms of processor time. In units of it, "
-            "medians (least, most):\n"
-        )
+        f"\nOne update of SGD takes {base:.3g} ms of processor time. In units of it, "
+        "medians (least, most):\n"
     )
     print(
         f"{'':24}{'update':>8}{'renewal':>9}{'amortized':>11}{'':16}{'clock':>7}{'renewal %':>11}"

@@ -122,10 +122,8 @@ def main() -> None:
     with threadpool_limits(arguments.threads):
         found = seconds_per_epoch(data, 64, arguments.repeats)
         print(
-            (
-                f"epoch of 5,000 digits, 784 x 64, batch 100, {arguments.threads} threads, "
-                f"{arguments.repeats} repeats"
-            )
+            f"epoch of 5,000 digits, 784 x 64, batch 100, {arguments.threads} threads, "
+            f"{arguments.repeats} repeats"
         )
         theirs = found["scikit-learn"]
         for name, ours in found.items():
@@ -154,10 +152,8 @@ def main() -> None:
     for name, expression in EXACT.items():
         seconds, used, size = exact(expression, arguments.threads)
         print(
-            (
-                f"{name}: {seconds:.2f} s ({used:.2f} s of processor time), peak {size:.0f} MiB "
-                "with torch"
-            )
+            f"{name}: {seconds:.2f} s ({used:.2f} s of processor time), peak {size:.0f} MiB "
+            "with torch"
         )
 
 

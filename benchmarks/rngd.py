@@ -22,7 +22,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from natcompanion.experiments import _rfim_training as training
+from natcompanion.chapters.experiments import _rfim_training as training
 from natcompanion.optim import RNGD
 
 PERIOD, BATCH = 100, 100
@@ -122,10 +122,8 @@ def contestants(x: torch.Tensor) -> list[Contestant]:
 def table(found: list[Contestant]) -> None:
     """Print times and ratios to the first contestant."""
     print(
-        (
-            f"{'':20} {'ms / iteration':>15} {'median ratio':>13} {'least ratio':>12} "
-            f"{'clock, median':>14}"
-        )
+        f"{'':20} {'ms / iteration':>15} {'median ratio':>13} {'least ratio':>12} "
+        f"{'clock, median':>14}"
     )
     base = found[0]
     for one in found:
@@ -151,10 +149,8 @@ def main() -> None:
     split = training.load(options.data, 0)
     live = int((split.x.max(0).values > 0).sum())
     print(
-        (
-            f"torch {torch.__version__}, {options.threads} thread(s), {options.data}: "
-            f"{len(split.x)} images, {live} pixels not always 0"
-        )
+        f"torch {torch.__version__}, {options.threads} thread(s), {options.data}: "
+        f"{len(split.x)} images, {live} pixels not always 0"
     )
     found = contestants(split.x[:5000])
     generator = torch.Generator().manual_seed(1)
@@ -168,10 +164,8 @@ def main() -> None:
     for one in found:
         loss = one.timed_turn(split.x, split.t, generator, 550)
         print(
-            (
-                f"{one.name:20} {550 * one.processor[-1]:8.2f} {550 * one.clock[-1]:8.2f}   "
-                f"last loss {loss:.2g}"
-            )
+            f"{one.name:20} {550 * one.processor[-1]:8.2f} {550 * one.clock[-1]:8.2f}   "
+            f"last loss {loss:.2g}"
         )
 
 

@@ -26,10 +26,8 @@ def floating(x: torch.Tensor, name: str) -> torch.Tensor:
     bad = int((~torch.isfinite(x)).sum())
     if bad:
         raise ValueError(
-            (
-                f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; "
-                "remove them"
-            )
+            f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; "
+            "remove them"
         )
     return x
 

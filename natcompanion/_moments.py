@@ -42,10 +42,8 @@ class Moments:
         """Return the moments of rows (n, d)."""
         if not len(samples):
             raise ValueError(
-                (
-                    "statistics: expected at least one example, got rows of shape "
-                    f"{tuple(samples.shape)}"
-                )
+                "statistics: expected at least one example, got rows of shape "
+                f"{tuple(samples.shape)}"
             )
         wide = samples.detach().to(torch.float64, copy=True)
         mean = wide.mean(0)

@@ -117,10 +117,8 @@ class LevenbergMarquardt:
             raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
         if not self.decrease <= 1 <= self.increase:
             raise ValueError(
-                (
-                    "decrease, increase: expected decrease <= 1 <= increase, got "
-                    f"{self.decrease}, {self.increase}"
-                )
+                "decrease, increase: expected decrease <= 1 <= increase, got "
+                f"{self.decrease}, {self.increase}"
             )
 
     def update(self, rho: float) -> float:

@@ -170,10 +170,8 @@ class Categorical:
             )
         if t.numel() and not bool(((t >= 0) & (t < r.shape[-1])).all()):
             raise ValueError(
-                (
-                    f"t: expected class numbers from 0 to {r.shape[-1] - 1}, got {int(t.min())} "
-                    f"to {int(t.max())}"
-                )
+                f"t: expected class numbers from 0 to {r.shape[-1] - 1}, got {int(t.min())} "
+                f"to {int(t.max())}"
             )
         return cross_entropy(_wide(r), t.long(), reduction="none").to(r.dtype)
 

@@ -110,10 +110,8 @@ class LinearGaussian:
             and check.square(inverse_metric, "inverse_metric").shape[0] != self.M.shape[1]
         ):
             raise ValueError(
-                (
-                    f"inverse_metric: expected {self.M.shape[1]} rows, got shape "
-                    f"{tuple(inverse_metric.shape)}"
-                )
+                f"inverse_metric: expected {self.M.shape[1]} rows, got shape "
+                f"{tuple(inverse_metric.shape)}"
             )
         path = [theta]
         for _ in range(steps):
@@ -359,9 +357,7 @@ def _width(x: torch.Tensor, name: str, width: int) -> torch.Tensor:
     """
     if not x.is_floating_point() or x.shape[-1:] != (width,):
         raise ValueError(
-            (
-                f"{name}: expected floating point of shape (..., {width}), got {x.dtype} "
-                f"{tuple(x.shape)}"
-            )
+            f"{name}: expected floating point of shape (..., {width}), got {x.dtype} "
+            f"{tuple(x.shape)}"
         )
     return x

@@ -5,19 +5,21 @@ import math
 import pytest
 import torch
 
-from natcompanion.adaptive import (
-    EASI,
-    Divergence,
+from natcompanion.projections import (
     debiased_projected_covariance,
-    potter_update,
     projected_covariance,
     projected_norm_error,
     projected_squared_norm,
     projection,
-    relative_gradient,
-    sherman_morrison_update,
     sketch_error,
     sketched_covariance,
+)
+from natcompanion.whitening import (
+    EASI,
+    Divergence,
+    potter_update,
+    relative_gradient,
+    sherman_morrison_update,
 )
 
 

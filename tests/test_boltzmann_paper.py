@@ -7,8 +7,9 @@ import itertools
 import pytest
 import torch
 
-from natcompanion import boltzmann, experiments, reference
+from natcompanion import boltzmann, reference
 from natcompanion.boltzmann import RBM, CovariancePenalty
+from natcompanion.chapters import experiments
 
 
 def rng(seed=0):

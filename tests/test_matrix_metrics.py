@@ -97,7 +97,7 @@ def test_condition_number_refuses_bad_input():
             condition_number(torch.eye(2), rtol=rtol)
 
 
-# ---- --- per-example gradients
+# ---- per-example gradients
 
 
 def energy(params, x):

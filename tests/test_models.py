@@ -59,7 +59,7 @@ def test_boltzmann_cases(cases):
             close(model.gradient(theta, p), case["expected"]["grad_ml"])
 
 
-# ---- --- the linear Gaussian
+# ---- the linear Gaussian
 
 
 def gauss_hermite(mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +134,7 @@ def test_linear_gaussian_refuses_bad_input():
         model.path(good, good, lr=0.1, steps=1, inverse_metric=torch.eye(3))
 
 
-# ---- --- the Boltzmann machine
+# ---- the Boltzmann machine
 
 
 @pytest.fixture(params=["01", "pm1"])

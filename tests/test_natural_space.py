@@ -56,7 +56,7 @@ def test_lbfgs(cases):
     assert float(theta.grad.norm()) < 1e-3
 
 
-# ---- --- the same step as the natural gradient
+# ---- the same step as the natural gradient
 
 
 def quadratic(dtype=torch.float64, shapes=((2, 2), (1,))):
@@ -282,7 +282,7 @@ def test_non_contiguous_and_unused_parameters():
     assert unused.tolist() == [1.0, 1.0]
 
 
-# ---- --- bad input
+# ---- bad input
 
 
 @pytest.mark.parametrize(

@@ -559,9 +559,11 @@ def test_gradients_from_elsewhere_are_preconditioned_in_the_step(make):
     for i in range(2):
         chosen = torch.arange(10) + 10 * i
         named = {name: p.detach() for name, p in func.named_parameters()}
-        raw = grad(
-            lambda theta: cross_entropy(functional_call(func, theta, (x[chosen],)), t[chosen])
-        )(named)  # noqa: B023
+
+        def loss(theta, x=x[chosen], t=t[chosen]):
+            return cross_entropy(functional_call(func, theta, (x,)), t)
+
+        raw = grad(loss)(named)
         for name, p in func.named_parameters():
             p.grad = raw[name]
         optimizer.step()

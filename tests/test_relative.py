@@ -30,7 +30,7 @@ def close(a, b, rtol=1e-12, atol=1e-13):
     torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
 
 
-# ---- --- the case file
+# ---- the case file
 
 CASE = {"rtol": 1e-8, "atol": 1e-10}
 
@@ -150,7 +150,7 @@ def test_case_sharp_ratio(cases):
     assert (mean, std) == pytest.approx((case["expected"]["mean"], case["expected"]["std"]))
 
 
-# ---- --- closed forms against brute force
+# ---- closed forms against brute force
 
 W = tensor([[0.3, -0.2, 0.4], [-0.6, 0.5, -0.1]])
 C = tensor([[0.5, 0.2], [-0.3, 0.8]])
@@ -167,7 +167,8 @@ def brute(
 ) -> torch.Tensor:
     """The mean over the rows of ``x`` of the metric summed over all responses."""
     metrics = [
-        reference.rfim(lambda t, y, x=x: log_prob(t, x, y), theta, answers, volume) for x in x
+        reference.brute_force_rfim(lambda t, y, x=x: log_prob(t, x, y), theta, answers, volume)
+        for x in x
     ]
     return torch.stack(metrics).mean(0)
 
@@ -286,7 +287,7 @@ def test_one_example_and_a_batch():
     close(relative.softmax_rfim(W, X), sum(relative.softmax_rfim(W, x) for x in X) / 3)
 
 
-# ---- --- far out, and in low precision
+# ---- far out, and in low precision
 
 
 def test_saturated_neurons_keep_their_digits():
@@ -349,7 +350,7 @@ def test_float32_softmax_at_logits_of_fifty():
         close(G @ torch.ones(4), torch.zeros(4), atol=1e-7, rtol=0)
 
 
-# ---- --- networks
+# ---- networks
 
 
 def network(seed: int = 0, outputs: int = 3) -> nn.Sequential:
@@ -433,7 +434,7 @@ def test_parameters_that_require_gradients():
     assert not relative.network_rfim(network(), batch(), Categorical())[0].requires_grad
 
 
-# ---- --- bad input
+# ---- bad input
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from natcompanion import metrics, reference
+from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
+from natcompanion.chapters.experiments import _revisiting_training as training
 from natcompanion.damping import linear_decrease, quadratic_decrease, reduction_ratio
-from natcompanion.experiments import _revisiting_autoencoder as autoencoder
-from natcompanion.experiments import _revisiting_training as training
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
 from natcompanion.metrics.dense import output_hessian
 from natcompanion.optim import NaturalGradient, loss_hessian
@@ -774,7 +774,7 @@ def test_errata_column_of_the_tfd_comparison():
 
 
 def test_schedule_of_section_8_6():
-    from natcompanion.experiments.revisiting import Table1
+    from natcompanion.chapters.experiments.revisiting import Table1
 
     schedule = Table1(decay_after=200).schedule
     assert [schedule(t) for t in (1, 200, 220, 400)] == [1, 1, 0.5, 1 / 11]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from natcompanion import metrics, reference, relative
-from natcompanion.experiments import _rfim_neuron as single
+from natcompanion.chapters.experiments import _rfim_neuron as single
 from natcompanion.likelihoods import Bernoulli, Categorical
 from natcompanion.optim import RNGD, MirrorDescent, NaturalGradient, bregman_divergence
 from natcompanion.solvers import damped_solve
@@ -54,7 +54,7 @@ def brute(
     """The metric of one neuron, or of a layer, at one input, summed over its responses."""
     w = torch.atleast_2d(w)
     y, volume = reference.responses(activation, len(w), options.get("sigma", 1.0))
-    return reference.rfim(
+    return reference.brute_force_rfim(
         lambda t, y: reference.layer_log_prob(t, x, y, activation, **options), w, y, volume, form
     )
 
@@ -79,7 +79,7 @@ LINE, CELL = torch.linspace(-14, 14, 101, dtype=torch.float64), 0.28
 
 def test_equation_1():
     theta = tensor([0.4, -0.2])
-    G = reference.rfim(location_scale, theta, LINE, CELL)
+    G = reference.brute_force_rfim(location_scale, theta, LINE, CELL)
     assert gap(G, torch.diag(tensor([math.exp(0.4), 2.0]))) < 1e-12
     scores = torch.func.jacrev(lambda t: location_scale(t, LINE))(theta)
     mean = (location_scale(theta, LINE).exp() * CELL) @ scores
@@ -88,10 +88,10 @@ def test_equation_1():
 
 def test_equation_2():
     theta = tensor([0.4, -0.2])
-    G = reference.rfim(location_scale, theta, LINE, CELL)
+    G = reference.brute_force_rfim(location_scale, theta, LINE, CELL)
     for form in ("curvature", "roots"):
-        assert gap(reference.rfim(location_scale, theta, LINE, CELL, form), G) < 1e-12
-    assert gap(reference.rfim(location_scale, theta, LINE, CELL, "roots") / 4, G) > 0.5
+        assert gap(reference.brute_force_rfim(location_scale, theta, LINE, CELL, form), G) < 1e-12
+    assert gap(reference.brute_force_rfim(location_scale, theta, LINE, CELL, "roots") / 4, G) > 0.5
     # -E[Hessian] needs the expectation under the model itself.
     hessians = hessian(lambda t: location_scale(t, LINE))(theta)
     other = location_scale(theta + 0.5, LINE).exp() * CELL
@@ -132,7 +132,7 @@ def test_erratum_orthogonal_parameters():
     omega = tensor([0.4, -0.2])  # mean and log standard deviation: orthogonal
     to_theta = lambda o: torch.stack([o[0], o[0] ** 2 + (2 * o[1]).exp()])
     J = torch.func.jacrev(to_theta)(omega)
-    I = reference.rfim(moments, to_theta(omega), LINE, CELL, "curvature")
+    I = reference.brute_force_rfim(moments, to_theta(omega), LINE, CELL, "curvature")
     assert abs(float((J.mT @ I @ J)[0, 1])) < 1e-12
     assert abs(float(I[0, 1])) > 0.1
     # Printed, there is one derivative more, by no parameter in particular. By the first, it does
@@ -153,7 +153,9 @@ def test_erratum_cumulant_function():
     second = hessian
     mu = torch.sigmoid(theta)
     F = second(lambda t: torch.log1p(t.exp()))(theta)
-    I = reference.rfim(lambda t, y: t * y - torch.log1p(t.exp()), theta, tensor([0.0, 1.0]))
+    I = reference.brute_force_rfim(
+        lambda t, y: t * y - torch.log1p(t.exp()), theta, tensor([0.0, 1.0])
+    )
     assert gap(F, I[0, 0]) < 1e-14
     moment = second(lambda s: 1 - mu + mu * s.exp())(tensor(0.0))
     assert gap(moment, I[0, 0]) > 0.5
@@ -165,7 +167,7 @@ def test_erratum_variance_of_the_estimate():
     coins = reference.all_states(n, (0.0, 1.0))
     weights = (coins * p + (1 - coins) * (1 - p)).prod(1)
     variance = weights @ (coins.mean(1) - p) ** 2
-    information = reference.rfim(
+    information = reference.brute_force_rfim(
         lambda t, y: y * t.log() + (1 - y) * (1 - t).log(), tensor(p), tensor([0.0, 1.0])
     )[0, 0]
     assert gap(variance, 1 / (n * information)) < 1e-12
@@ -191,7 +193,7 @@ def test_mixed_coordinates_make_the_metric_block_diagonal():
     potential = lambda t: torch.logsumexp(torch.cat([t, t.new_zeros(1)]), 0)
     information = hessian(potential)(theta)
     log_p = lambda t, y: torch.cat([t, t.new_zeros(1)])[y] - potential(t)
-    assert gap(information, reference.rfim(log_p, theta, torch.arange(4))) < 1e-12
+    assert gap(information, reference.brute_force_rfim(log_p, theta, torch.arange(4))) < 1e-12
     to_mixed = lambda t: torch.cat([t[:1], torch.func.grad(potential)(t)[1:]])  # (Θ_1, H_2, H_3)
     J = torch.linalg.inv(torch.func.jacrev(to_mixed)(theta))  # dΘ / dΩ
     mixed = J.mT @ information @ J
@@ -238,7 +240,7 @@ def test_equation_5(small):
     _, theta, G = small
     for form in ("scores", "curvature"):
         each = [
-            reference.rfim(
+            reference.brute_force_rfim(
                 lambda t, y, x=x: tanh_softmax(t, x, y), theta, torch.arange(2), 1.0, form
             )
             for x in X
@@ -343,10 +345,11 @@ def test_equation_9(small):
     _, theta, G = small
     assert gap(brute("tanh"), relative.neuron_rfim(W[0], X1, "tanh")) < 1e-12
     whole = sum(
-        reference.rfim(lambda t, y, x=x: tanh_softmax(t, x, y), theta, torch.arange(2)) for x in X
+        reference.brute_force_rfim(lambda t, y, x=x: tanh_softmax(t, x, y), theta, torch.arange(2))
+        for x in X
     ) / len(X)
     assert gap(whole, G) < 1e-12
-    fewer = reference.rfim(
+    fewer = reference.brute_force_rfim(
         lambda t, y: reference.layer_log_prob(t, X1, y, "tanh"), W[:1], tensor([[1.0]])
     )  # not all responses
     assert gap(fewer, brute("tanh")) > 0.1
@@ -367,7 +370,7 @@ def test_equation_10():
 def test_proposition_2():
     """The metric of some parameters of a subsystem is a block of the metric of all of them."""
     whole = brute("relu", W, **SMOOTH)
-    first = reference.rfim(
+    first = reference.brute_force_rfim(
         lambda t, y: reference.layer_log_prob(torch.stack([t, W[1]]), X1, y, "relu", **SMOOTH),
         W[0],
         *reference.responses("relu", 2, 0.7),
@@ -580,7 +583,9 @@ def test_equation_24():
 
 
 def test_equation_25():
-    right = reference.rfim(lambda t, y: reference.softmax_log_prob(t, X1, y), S, torch.arange(3))
+    right = reference.brute_force_rfim(
+        lambda t, y: reference.softmax_log_prob(t, X1, y), S, torch.arange(3)
+    )
     G = relative.softmax_rfim(S, X1)
     eta = Categorical().mean(S @ A1)
     assert gap(G, right) < 1e-12
@@ -607,7 +612,7 @@ def test_erratum_softmax_is_always_singular():
 
 
 def brute_two_layers(activation: str, **options) -> torch.Tensor:
-    return reference.rfim(
+    return reference.brute_force_rfim(
         lambda t, y: reference.two_layer_log_prob(t, C, X1, y, activation, **options),
         W,
         *reference.responses(activation, 3, options.get("sigma", 1.0)),
@@ -637,7 +642,7 @@ def test_equation_26():
 def test_erratum_slope_in_two_layers(activation, options):
     y, volume = reference.responses(activation, 1, options.get("sigma", 1.0))
     one = C[:1]
-    right = reference.rfim(
+    right = reference.brute_force_rfim(
         lambda t, y: reference.two_layer_log_prob(t, one, X1, y, activation, **options),
         W,
         y,
@@ -742,7 +747,7 @@ def test_metrics_are_blocks_of_the_fisher_matrix_with_stochastic_neurons():
     def joint(t, y):
         return reference.stochastic_log_prob(t[:6].view(2, 3), t[6:].view(1, 3), X1, y)
 
-    complete = reference.rfim(lambda t, y: joint(t, y).reshape(-1), theta, y)
+    complete = reference.brute_force_rfim(lambda t, y: joint(t, y).reshape(-1), theta, y)
     states = reference.all_states(2, (0.0, 1.0))
     p = reference.layer_log_prob(W, X1, states, "sigmoid").exp()
     first = torch.block_diag(*relative.layer_rfim(W, X1, "sigmoid"))
@@ -750,7 +755,7 @@ def test_metrics_are_blocks_of_the_fisher_matrix_with_stochastic_neurons():
         p_h * relative.neuron_rfim(V[0], h, "sigmoid") for p_h, h in zip(p, states, strict=True)
     )
     assert gap(torch.block_diag(first, second), complete) < 1e-12
-    marginal = reference.rfim(lambda t, y: joint(t, y).logsumexp(0), theta, y)
+    marginal = reference.brute_force_rfim(lambda t, y: joint(t, y).logsumexp(0), theta, y)
     assert gap(marginal, complete) > 0.1
     assert float(torch.linalg.eigvalsh(complete - marginal)[0]) > -1e-14
     assert relative.rank(marginal) == 1 and relative.rank(complete) == 5
@@ -1082,7 +1087,7 @@ def test_energy_information_is_the_second_order_of_the_energy_distance():
     assert (
         gap(2 * J.mT @ J, E) < 1e-12
     )  # on a line: twice the square of the change of the distribution function
-    fisher = reference.rfim(lambda t, y: binomial(t).log()[y], theta, torch.arange(6))
+    fisher = reference.brute_force_rfim(lambda t, y: binomial(t).log()[y], theta, torch.arange(6))
     assert gap(E / E.trace(), fisher / fisher.trace()) > 0.01
 
 
@@ -1093,7 +1098,7 @@ def test_energetic_gradient_generalizes_the_natural_gradient():
     theta = tensor([0.2, -0.3])
     p = binomial(theta)
     distance = (1 / p[:, None] + 1 / p) / 2 * (1 - torch.eye(6, dtype=torch.float64))
-    fisher = reference.rfim(lambda t, y: binomial(t).log()[y], theta, torch.arange(6))
+    fisher = reference.brute_force_rfim(lambda t, y: binomial(t).log()[y], theta, torch.arange(6))
     assert gap(reference.energy_information(binomial, theta, distance), fisher) < 1e-12
     discrete = reference.energy_information(binomial, theta, (distance > 0).double())
     assert gap(discrete / discrete.trace(), fisher / fisher.trace()) > 0.01
@@ -1116,11 +1121,11 @@ def test_erratum_information_of_a_statistic():
         return (y * t - torch.log1p(t.exp())).sum(1)
 
     theta = tensor(0.4)
-    whole = reference.rfim(log_prob, theta, coins)
+    whole = reference.brute_force_rfim(log_prob, theta, coins)
     for statistic, equal in ((coins.sum(1), True), (coins[:, 0], False)):
         values = statistic.unique()
         table = (statistic == values[:, None]).double()
-        part = reference.rfim(
+        part = reference.brute_force_rfim(
             lambda t, y, table=table: (table @ log_prob(t, coins).exp()).log(), theta, values
         )
         assert (gap(part, whole) < 1e-12) == equal and float(part) < float(whole) + 1e-14

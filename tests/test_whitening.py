@@ -93,7 +93,7 @@ def test_inverse_transform(kind):
     )
 
 
-# ---- --- bad input and edges
+# ---- bad input and edges
 
 
 @pytest.mark.parametrize("kind", KINDS)

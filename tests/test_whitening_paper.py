@@ -87,7 +87,7 @@ def descend(theta, gradient, steps, step):
     return theta
 
 
-# ---- --- Section 1.1
+# ---- Section 1.1
 
 
 def test_equation_1():
@@ -130,7 +130,7 @@ def test_equation_4():
     assert not close(GAUSSIAN.gradient(THETA, MEAN), printed, 1e-3)
 
 
-# ---- --- Section 1.2
+# ---- Section 1.2
 
 
 def test_equation_5():
@@ -148,7 +148,7 @@ def test_equation_5():
     assert not close(double_sum, step @ step, 1e-12)
 
 
-# ---- --- Section 1.3
+# ---- Section 1.3
 
 
 def test_equation_6():
@@ -198,7 +198,7 @@ def test_equation_10():
     assert not close(y, x @ (vectors @ torch.diag(1 / values) @ vectors.mT), 1e-2)
 
 
-# ---- --- Section 1.4
+# ---- Section 1.4
 
 
 def test_equation_11():
@@ -260,7 +260,7 @@ def test_equation_18(cases):
     assert not close(G @ THETA, expected, 1e-2)
 
 
-# ---- --- Section 1.5
+# ---- Section 1.5
 
 
 def in_phi(W: torch.Tensor):
@@ -349,7 +349,7 @@ def test_equation_25():
         assert not close(other.path(start, MEAN, lr=0.1, steps=10) @ A.mT, plain, 1e-2)
 
 
-# ---- --- Sections 2.1 and 2.2
+# ---- Sections 2.1 and 2.2
 
 
 def test_equation_26():
@@ -405,7 +405,7 @@ def test_equation_30():
     assert not close(model.data_fisher(theta, p), brute, 1e-2)
 
 
-# ---- --- Sections 2.3 to 2.5
+# ---- Sections 2.3 to 2.5
 
 
 def test_equation_31():
@@ -445,7 +445,7 @@ def test_equation_34():
     assert not close(diagonal(model.fisher(theta)), model.fisher(theta), 1e-3)
 
 
-# ---- --- Section 2.6
+# ---- Section 2.6
 
 
 @pytest.mark.parametrize("metric", [G, normal(2, 2)], ids=["symmetric", "general"])
@@ -483,7 +483,7 @@ def test_equation_36():
     assert errors[2] < 1e-3 * errors[0]
 
 
-# ---- --- Section 2.7
+# ---- Section 2.7
 
 
 def test_equation_37(cases):
@@ -524,7 +524,7 @@ def test_equation_37(cases):
     assert not close(fixed, run(1), 1e-2)
 
 
-# ---- --- Section 2.8
+# ---- Section 2.8
 
 
 def squared_error(theta, x, y):
@@ -604,7 +604,7 @@ def test_equation_42():
     assert not close(relative_length(W, change) * 1e6, relative_length(W, dW) * 1e6, 1e-2)
 
 
-# ---- --- Section 2.9
+# ---- Section 2.9
 
 
 def separation_objective(x):
@@ -661,7 +661,7 @@ def test_equation_45():
     assert GAUSSIAN.nll(THETA - 1e-6 * indefinite @ gradient, MEAN) > GAUSSIAN.nll(THETA, MEAN)
 
 
-# ---- --- Misprints: the printed form fails, the right one passes
+# ---- Misprints: the printed form fails, the right one passes
 
 
 def test_erratum_sign_of_the_steps():

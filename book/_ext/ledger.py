@@ -14,7 +14,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from natcompanion import ledger, scoreboard
+from natcompanion.chapters import ledger
+from natcompanion.chapters.figures import scoreboard
 
 COLUMNS = {
     "claims": {"Where": 14, "Claim": 34, "Verdict": 20, "Evidence and remarks": 32},

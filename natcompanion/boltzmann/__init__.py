@@ -2,7 +2,6 @@
 whitening.
 """
 
-from natcompanion.adaptive import Divergence
 from natcompanion.boltzmann.classify import ClassificationRBM, fit_softmax, one_hot
 from natcompanion.boltzmann.enumeration import ENUMERATION_LIMIT, states
 from natcompanion.boltzmann.fisher import (
@@ -50,6 +49,7 @@ from natcompanion.boltzmann.whitened import (
     ridge_inverse,
     whitened_direction,
 )
+from natcompanion.whitening import Divergence
 
 __all__ = [
     "ENUMERATION_LIMIT",

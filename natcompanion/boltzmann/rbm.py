@@ -5,7 +5,6 @@ elsewhere.
 import torch
 
 from natcompanion import _checks
-from natcompanion.adaptive import Divergence
 from natcompanion.boltzmann import fisher as _fisher
 from natcompanion.boltzmann.enumeration import (
     ENUMERATION_LIMIT,
@@ -14,6 +13,7 @@ from natcompanion.boltzmann.enumeration import (
     softplus,
     weighted_states,
 )
+from natcompanion.whitening import Divergence
 
 
 class RBM:
@@ -84,10 +84,8 @@ class RBM:
         P = visible + hidden + visible * hidden
         if theta.shape != (P,):
             raise ValueError(
-                (
-                    f"theta: expected shape ({P},) for {visible} x {hidden} units, got "
-                    f"{tuple(theta.shape)}"
-                )
+                f"theta: expected shape ({P},) for {visible} x {hidden} units, got "
+                f"{tuple(theta.shape)}"
             )
         a, b, W = theta.split([visible, hidden, visible * hidden])
         return cls(W.reshape(visible, hidden), a, b)

@@ -5,8 +5,8 @@ named.
 import torch
 
 from natcompanion import _checks
-from natcompanion.adaptive import Divergence
 from natcompanion.boltzmann.rbm import RBM
+from natcompanion.whitening import Divergence
 
 WEIGHT_LIMIT = 1e3
 """Largest absolute weight that training accepts: beyond it every unit is frozen."""

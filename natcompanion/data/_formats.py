@@ -45,10 +45,8 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     start = 4 + 4 * ndim
     if len(data) < start or data[:4] != bytes([0, 0, 8, ndim]):
         raise ValueError(
-            (
-                f"{path}: expected an IDX file of bytes with {ndim} dimensions, got a start of "
-                f"{data[:4]!r}"
-            )
+            f"{path}: expected an IDX file of bytes with {ndim} dimensions, got a start of "
+            f"{data[:4]!r}"
         )
     shape = np.frombuffer(data, ">u4", ndim, 4).tolist()
     if len(data) != start + math.prod(shape):

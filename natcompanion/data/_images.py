@@ -112,10 +112,8 @@ def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(
-            (
-                f"dtype: expected a floating-point torch.dtype, got {dtype}; images are scaled "
-                "to [0, 1]"
-            )
+            f"dtype: expected a floating-point torch.dtype, got {dtype}; images are scaled "
+            "to [0, 1]"
         )
     return dtype
 

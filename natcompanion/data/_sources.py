@@ -140,10 +140,8 @@ def _read(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     for path, images, names in zip(paths[0::2], pixels, labels, strict=True):
         if images.shape != (len(names), 28, 28):
             raise ValueError(
-                (
-                    f"{path}: expected shape ({len(names)}, 28, 28) to match the labels, got "
-                    f"{images.shape}"
-                )
+                f"{path}: expected shape ({len(names)}, 28, 28) to match the labels, got "
+                f"{images.shape}"
             )
     return np.concatenate(pixels), np.concatenate(labels)
 

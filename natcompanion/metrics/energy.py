@@ -117,10 +117,8 @@ def _per_example_gradients(
         check.floating(tensor.double() if isinstance(tensor, torch.Tensor) else tensor, "data")
     if not data or any(t.ndim == 0 for t in data) or len({len(t) for t in data}) != 1:
         raise ValueError(
-            (
-                "data: expected tensors with one batch size, got shapes "
-                f"{[tuple(t.shape) for t in data]}"
-            )
+            "data: expected tensors with one batch size, got shapes "
+            f"{[tuple(t.shape) for t in data]}"
         )
     gradients = vmap(grad(function), in_dims=(None, *[0] * len(data)))(params, *data)
     if isinstance(params, dict):

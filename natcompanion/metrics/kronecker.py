@@ -166,10 +166,8 @@ def kronecker_layers(f: ModelFunction) -> list[fast.Layer]:
     layers = fast.find_layers(f)
     if layers is None:
         raise ValueError(
-            (
-                "model: expected layers with weights of their own, got tied ones; K-FAC cannot "
-                "treat them"
-            )
+            "model: expected layers with weights of their own, got tied ones; K-FAC cannot "
+            "treat them"
         )
     return layers
 

@@ -43,10 +43,8 @@ class ModelFunction:
     ) -> None:
         if torch.is_inference_mode_enabled():
             raise ValueError(
-                (
-                    "model: expected derivatives to be possible, got torch.inference_mode; use "
-                    "torch.no_grad"
-                )
+                "model: expected derivatives to be possible, got torch.inference_mode; use "
+                "torch.no_grad"
             )
         self.model = model
         self.modules = dict(model.named_modules())
@@ -83,10 +81,8 @@ class ModelFunction:
             )
         if (x.is_floating_point() or x.is_complex()) and x.dtype != self.out_dtype:
             raise ValueError(
-                (
-                    f"x: expected {self.out_dtype} like the model's parameters, got {x.dtype}; "
-                    "convert one"
-                )
+                f"x: expected {self.out_dtype} like the model's parameters, got {x.dtype}; "
+                "convert one"
             )
         if not all_finite(x):
             raise ValueError(

@@ -95,10 +95,8 @@ def find_activations(
         raise ValueError("model: expected at least one Linear or Conv2d layer, got none")
     if not isinstance(declared, Mapping | None):
         raise ValueError(
-            (
-                f'activations: expected a dict such as {{{next(iter(modules))!r}: "relu"}}, got '
-                f"{declared!r}"
-            )
+            f'activations: expected a dict such as {{{next(iter(modules))!r}: "relu"}}, got '
+            f"{declared!r}"
         )
     declared = dict(declared or {})
     if unknown := [name for name in declared if name not in modules]:
@@ -231,9 +229,7 @@ def _declared(name: str, value: Any) -> Activation:
     meaning = _of_module(value) if isinstance(value, nn.Module) else repr(value)
     if isinstance(meaning, str):
         raise ValueError(
-            (
-                f"activations[{name!r}]: expected one of {', '.join(NAMES)}, or a module such "
-                f"as nn.ELU(0.5), got {value!r}"
-            )
+            f"activations[{name!r}]: expected one of {', '.join(NAMES)}, or a module such "
+            f"as nn.ELU(0.5), got {value!r}"
         )
     return meaning

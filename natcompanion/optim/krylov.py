@@ -106,10 +106,8 @@ class HessianFree(NaturalGradient):
         """
         if metric_inputs is not None:
             raise ValueError(
-                (
-                    "metric_inputs: HessianFree takes its matrix from the batch of the "
-                    "gradient; use NaturalGradient"
-                )
+                "metric_inputs: HessianFree takes its matrix from the batch of the "
+                "gradient; use NaturalGradient"
             )
         return super().step(x, t)
 
@@ -156,10 +154,8 @@ class KrylovSubspaceDescent(NaturalGradient):
     ) -> None:
         if unknown := sorted(set(options) - {"metric", "parameters"}):
             raise ValueError(
-                (
-                    f"{', '.join(unknown)}: KrylovSubspaceDescent has no such option; it has "
-                    "metric, parameters"
-                )
+                f"{', '.join(unknown)}: KrylovSubspaceDescent has no such option; it has "
+                "metric, parameters"
             )
         self.dimension = check.whole(dimension, "dimension")
         self.search_iterations = check.whole(search_iterations, "search_iterations")

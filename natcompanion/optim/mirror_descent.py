@@ -159,10 +159,8 @@ class MirrorDescent(Optimizer):
             callable(psi) or isinstance(psi, torch.Tensor) or hasattr(psi, "conjugate_gradient")
         ):
             raise ValueError(
-                (
-                    "psi: expected a mirror, a metric or a callable that returns one, got "
-                    f"{type(psi).__name__}"
-                )
+                "psi: expected a mirror, a metric or a callable that returns one, got "
+                f"{type(psi).__name__}"
             )
         self._source, self.dual, self.period, self._steps = (
             psi,

@@ -91,10 +91,8 @@ class Newton(NaturalGradient):
         """
         if metric_inputs is not None:
             raise ValueError(
-                (
-                    "metric_inputs: the Hessian needs targets and cannot use other inputs; "
-                    "leave them out"
-                )
+                "metric_inputs: the Hessian needs targets and cannot use other inputs; "
+                "leave them out"
             )
         return super().step(x, t)
 

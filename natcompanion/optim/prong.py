@@ -166,10 +166,8 @@ class PRONG(Optimizer):
         unknown = sorted(self.constant_inputs - set(self.layers))
         if unknown:
             raise ValueError(
-                (
-                    f"constant_inputs: expected names of layers among {sorted(self.layers)}, "
-                    f"got {unknown}"
-                )
+                f"constant_inputs: expected names of layers among {sorted(self.layers)}, "
+                f"got {unknown}"
             )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -207,10 +205,8 @@ class PRONG(Optimizer):
         """
         if inputs is None and self.sample is None:
             raise ValueError(
-                (
-                    "reparametrize: expected inputs, as there is no sample; pass some, or "
-                    "PRONG(..., sample=)"
-                )
+                "reparametrize: expected inputs, as there is no sample; pass some, or "
+                "PRONG(..., sample=)"
             )
         measured = self._measure(self._drawn() if inputs is None else inputs)
         measured = {name: moments.reduced().checked(name) for name, moments in measured.items()}

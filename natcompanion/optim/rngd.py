@@ -276,10 +276,8 @@ class RNGD(Optimizer):
             return
         if not all(bool(g.isfinite().all()) for g in numbers):
             raise ValueError(
-                (
-                    "step: expected finite gradients, got NaN or infinity; try a smaller lr or "
-                    "a larger eps"
-                )
+                "step: expected finite gradients, got NaN or infinity; try a smaller lr or "
+                "a larger eps"
             )
 
     def _move(self, active: list[Block], statistics: list[torch.Tensor | None]) -> None:

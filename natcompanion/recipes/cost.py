@@ -63,10 +63,8 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
     whitened = [name for name, module in model.named_modules() if isinstance(module, Whitened)]
     if whitened:
         raise ValueError(
-            (
-                f"model: expected plain layers, got whitened {whitened}; pass "
-                "layers.canonical_model(model)"
-            )
+            f"model: expected plain layers, got whitened {whitened}; pass "
+            "layers.canonical_model(model)"
         )
     found = {"statistics": 0.0, "precondition": 0.0, "inverse": 0.0}
 

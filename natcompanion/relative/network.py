@@ -36,10 +36,8 @@ def activation_of(module: nn.Module | None) -> tuple[str, Options]:
         case nn.ELU(alpha=alpha):
             return "elu", {"alpha": alpha}
     raise ValueError(
-        (
-            "activation: expected Tanh, Sigmoid, ReLU, LeakyReLU, ELU or Identity, got "
-            f"{type(module).__name__}"
-        )
+        "activation: expected Tanh, Sigmoid, ReLU, LeakyReLU, ELU or Identity, got "
+        f"{type(module).__name__}"
     )
 
 
@@ -155,10 +153,8 @@ def _layers(model: nn.Sequential) -> list[Layer]:
             layers[-1] = (layers[-1][0], module)
         else:
             raise ValueError(
-                (
-                    "model: expected linear layers with bias, each with at most one "
-                    f"activation, got {module}"
-                )
+                "model: expected linear layers with bias, each with at most one "
+                f"activation, got {module}"
             )
     if not layers:
         raise ValueError("model: expected at least one linear layer, got none")

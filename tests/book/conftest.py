@@ -101,10 +101,8 @@ def browser() -> Iterator[Browser]:
     program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
     if program is None:
         pytest.fail(
-            (
-                f"no browser: none of {', '.join(PROGRAMS)} is on PATH; on Debian: apt-get "
-                "install chromium"
-            )
+            f"no browser: none of {', '.join(PROGRAMS)} is on PATH; on Debian: apt-get "
+            "install chromium"
         )
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)

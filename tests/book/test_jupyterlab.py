@@ -21,7 +21,7 @@ expect.set_options(timeout=20_000)
 FUNCTIONS = """
 import time
 from matplotlib.figure import Figure
-from natcompanion.explore import explore, live
+from natcompanion.chapters.explore import explore, live
 
 def draw(eps, T):
     if T == 7:

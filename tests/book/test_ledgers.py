@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from natcompanion import cli, ledger
+from natcompanion.chapters import cli, ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = {name: ledger.load(name) for name in ledger.LEDGERS}

@@ -1,0 +1,295 @@
+"""The command ``natcompanion``: list, run and sweep experiments, report on claims, check the
+environment.
+"""
+
+import argparse
+import ast
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+
+import torch
+
+from natcompanion.chapters import experiments, ledger
+from natcompanion.chapters.experiments import Interval, interval, stored
+from natcompanion.data._store import cache_folder
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds of ``0:5`` (0 to 4) or ``0,3,7``."""
+    try:
+        if ":" in text:
+            start, stop = map(int, text.split(":"))
+            seeds = list(range(start, stop))
+        else:
+            seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise ValueError(f"--seeds: expected 0:5 or 0,3,7, got {text!r}")
+    return seeds
+
+
+def parse_grid(pairs: list[str]) -> dict[str, list]:
+    """Return the grid of ``rate=0.1,0.2`` and the like; values that are no Python literal are
+    strings.
+    """
+
+    def literal(text: str) -> object:
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+
+    grid = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not (key and equals and text):
+            raise ValueError(f"--set: expected setting=value or setting=value,value, got {pair!r}")
+        if key in ("seed", "device"):
+            raise ValueError(
+                f"--set {key}: use --seed (of run), --seeds (of sweep) or --device instead"
+            )
+        values = literal(text)
+        grid[key] = (
+            list(values)
+            if isinstance(values, tuple)
+            else [literal(part) for part in text.split(",")]
+            if "," in text and not isinstance(values, list)
+            else [values]
+        )
+    return grid
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError if torch cannot use ``device`` here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # the second from builds without CUDA
+        raise ValueError(
+            f"--device: expected one that torch {torch.__version__} can use here, such as "
+            f"cpu, got {device!r}"
+        ) from None
+
+
+def brief(value: object) -> str:
+    """Return a value in one short line."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, dict)) and len(str(value)) > 70:
+        return f"{type(value).__name__} of {len(value)}"
+    return str(value)
+
+
+def over_seeds(values: list) -> str | None:
+    """Return the mean and interval of finite numbers, else None."""
+    try:
+        found: Interval = interval(values)
+    except ValueError:
+        return None
+    return f"{found} (n = {found.n})"
+
+
+def list_experiments(_: argparse.Namespace) -> int:
+    """Print every experiment with its presets and first line."""
+    for name in experiments.names():
+        one = experiments.get(name)
+        print(f"{name:<32} {','.join(one.presets):<12} {one.summary}")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run an experiment once and print its values."""
+    grid = parse_grid(options.set)
+    if long := [key for key, values in grid.items() if len(values) > 1]:
+        raise ValueError(f"--set {long[0]}: run takes one value; several are for sweep")
+    overrides = {key: values[0] for key, values in grid.items()}
+    check_device(options.device)
+    result = experiments.run(
+        options.name,
+        options.preset,
+        options.seed,
+        options.device,
+        threads=options.threads,
+        **overrides,
+    )
+    for key, value in sorted(result.values.items()):
+        print(f"{key:<32} {brief(value)}")
+    print(
+        f"{result.seconds} s on {result.device}, {result.threads} thread, torch "
+        f"{result.versions['torch']}"
+    )
+    return 0
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Run seeds and grid points that are not stored yet, and store them."""
+    if not options.scheduler:  # a cluster may have what this machine lacks
+        check_device(options.device)
+    results = experiments.sweep(
+        options.name,
+        options.preset,
+        seeds=parse_seeds(options.seeds),
+        grid=parse_grid(options.set),
+        device=options.device,
+        workers=options.workers,
+        backend=options.backend,
+        scheduler=options.scheduler,
+        threads=options.threads,
+        fresh=options.fresh,
+        progress=not options.quiet,
+    )
+    print(
+        f"{len(results)} records in "
+        f"{experiments.results_folder() / f'{options.name}.{options.preset}.json'}"
+    )
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the stored values with their intervals, one block for each setting, and the verdicts of
+    the claims.
+    """
+    for name, preset in stored():
+        if options.paper and not name.startswith(f"{options.paper}_"):
+            continue
+        results = experiments.load(name, preset)
+        groups = {record.identity[0]: record.settings for record in results}
+        for key, settings in groups.items():
+            records = [record for record in results if record.identity[0] == key]
+            print(f"\n{name}.{preset}: {len(records)} seeds, {settings}")
+            for value in sorted(records[0].values):
+                text = over_seeds(
+                    [
+                        record[value]
+                        for record in records
+                        if not isinstance(record[value], (list, dict))
+                    ]
+                )
+                print(f"  {value:<32} {text or brief(records[0][value])}")
+    print(f"\nClaims\n{ledger.report(options.paper)}")
+    return 0
+
+
+def check_results(name: str, preset: str) -> None:
+    """Raise ValueError if a results file is damaged or its records have other settings than the
+    experiment has now.
+    """
+    now = set(experiments.get(name).preset(preset).plain())
+    for record in experiments.load(name, preset):
+        if differ := sorted(now ^ set(record.settings)):
+            raise ValueError(
+                f"{name}.{preset}: stored with other settings ({', '.join(differ)}): sweep it again"
+            )
+
+
+def problems() -> list[str]:
+    """Return what is wrong with the stored results and the ledgers."""
+    checks: list[Callable[[], object]] = [
+        lambda name=name: ledger.load(name) for name in ledger.LEDGERS
+    ]
+    checks += [lambda pair=pair: check_results(*pair) for pair in stored()]
+    found = []
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            found.append(str(error))
+    if found:
+        return found
+    for claim in ledger.load("claims"):
+        try:
+            now = ledger.verdict(claim)
+        except ValueError as error:
+            found.append(str(error))
+        else:
+            if now != claim.verdict:
+                found.append(
+                    f"{claim.id}: the ledger says {claim.verdict!r}, the stored result {now!r}"
+                )
+    return found
+
+
+def doctor(_: argparse.Namespace) -> int:
+    """Print the state of the environment; exit code 1 if results or ledgers have problems."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    facts = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "gpu": gpu,
+        "threads": f"{torch.get_num_threads()} of {experiments.default_workers()} cores",
+        "data cache": cache_folder(),
+        "results": f"{experiments.results_folder()} ({len(stored())} files)",
+        "chromium": shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or "not found: page tests need it",
+        "node": shutil.which("node") or "not found: the build takes it from PyPI",
+    }
+    for name, fact in facts.items():
+        print(f"{name:<12} {fact}")
+    found = problems()
+    for problem in found:
+        print(f"problem      {problem}")
+    print("ledgers and results are in order" if not found else f"{len(found)} problems")
+    return 1 if found else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    top = argparse.ArgumentParser(
+        prog="natcompanion", description="Experiments and ledgers of the book."
+    )
+    commands = top.add_subparsers(required=True, metavar="command")
+
+    def add(function: Callable, name: str) -> argparse.ArgumentParser:
+        summary = function.__doc__.partition("\n")[0]
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.set_defaults(function=function)
+        return command
+
+    def common(command: argparse.ArgumentParser) -> None:
+        command.add_argument("name", help="the experiment")
+        command.add_argument("--preset", default="quick", help="quick (default) or paper")
+        command.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting"
+        )
+        command.add_argument("--device", default="cpu", help="torch device")
+        command.add_argument("--threads", type=int, default=1, help="threads of each run")
+
+    add(list_experiments, "list")
+    command = add(run, "run")
+    common(command)
+    command.add_argument("--seed", type=int, default=0)
+    command = add(sweep, "sweep")
+    common(command)
+    command.add_argument(
+        "--seeds",
+        default="0:5",
+        help="0:5 (default, means 0 to 4) or 0,3,7; --set KEY=V1,V2 is a grid",
+    )
+    command.add_argument("--workers", type=int, default=1, help="processes")
+    command.add_argument("--backend", help="joblib backend: loky (default), threading, dask")
+    command.add_argument("--scheduler", help="address of a dask scheduler")
+    command.add_argument("--fresh", action="store_true", help="run again what is stored")
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    command = add(report, "report")
+    command.add_argument(
+        "paper", nargs="?", choices=list(ledger.PAPERS), help="one paper (default: all)"
+    )
+    add(doctor, "doctor")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; an error is one line on stderr and exit code 2."""
+    options = parser().parse_args(arguments)
+    try:
+        return options.function(options)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"natcompanion: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

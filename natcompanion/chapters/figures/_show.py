@@ -1,0 +1,130 @@
+"""What a chapter's cell ends on: a picture or a table that also has a text form, and numbers for
+the prose.
+"""
+
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from IPython.display import display
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+MIME_PREFIX = "application/papermill.record/"  # hides the output; myst-nb takes it off again
+
+
+def digits(value: Any) -> str:
+    """Return a value with at most three significant digits; None as a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) and abs(value) < 100_000:
+        return str(value)
+    text = f"{value:.3g}"
+    if "e" not in text:
+        return text
+    mantissa, _, exponent = text.partition("e")
+    if 0 < int(exponent) < 6:
+        return f"{float(text):.0f}"
+    return f"{mantissa}e{int(exponent)}"
+
+
+class Picture:
+    """A figure drawn once, shown as PNG; its text form is the description, which carries the
+    numbers.
+    """
+
+    def __init__(
+        self, draw: Callable[..., Figure], describe: Callable[..., str], **point: Any
+    ) -> None:
+        self.text = " ".join(describe(**point).split())
+        figure = draw(**point)
+        figure.patch.set(facecolor="white", alpha=1, visible=True)
+        figure.set_dpi(144)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()).quantize(
+            128, dither=Image.Dither.NONE
+        )
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", optimize=True)
+        self.png = buffer.getvalue()
+        self.width = round(96 * figure.get_size_inches()[0])
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict, dict]:
+        return {"image/png": self.png, "text/plain": self.text}, {
+            "image/png": {"width": self.width}
+        }
+
+
+class Table:
+    """Rows under a heading, as an HTML table and as plain text; numbers carry at most three digits.
+
+    Parameters
+    ----------
+    columns : sequence of str
+    rows : sequence of sequences
+        Text and numbers, as many as there are columns; None becomes a dash.
+    caption : str
+        A sentence that can be read alone.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = ""
+    ) -> None:
+        self.columns, self.caption = list(columns), caption
+        self.rows = [[digits(cell) for cell in row] for row in rows]
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(
+                f"rows: expected {len(self.columns)} cells each, got "
+                f"{[len(row) for row in self.rows]}"
+            )
+
+    def __str__(self) -> str:
+        """Return the table as text in aligned columns."""
+        lines = [self.columns, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        return "\n".join([*([self.caption] if self.caption else []), *text])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        head = "".join(
+            f'<th scope="col" style="padding-left:{"1em" if i else 0}">{html.escape(cell)}</th>'
+            for i, cell in enumerate(self.columns)
+        )
+        body = "".join(
+            "<tr>"
+            + f'<th scope="row">{html.escape(row[0])}</th>'
+            + "".join(f'<td style="padding-left:1em">{html.escape(cell)}</td>' for cell in row[1:])
+            + "</tr>"
+            for row in self.rows
+        )
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        table = (
+            "<table "
+            f'class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        )
+        return {"text/plain": str(self), "text/html": f'<div style="overflow-x:auto">{table}</div>'}
+
+
+def glue(**values: Any) -> None:
+    """Make values available to the prose of the chapter, as ``{glue:text}`` followed by the name in
+    backquotes.
+
+    Numbers are rounded to three digits. Nothing is shown in the cell's place.
+    """
+    for name, value in values.items():
+        metadata = {"scrapbook": {"name": name, "mime_prefix": MIME_PREFIX}}
+        display({MIME_PREFIX + "text/plain": digits(value)}, raw=True, metadata=metadata)
+
+
+def choose(values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """Return the values of these names, in order."""
+    return [values[name] for name in names]

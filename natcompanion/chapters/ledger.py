@@ -1,0 +1,281 @@
+"""The ledgers: every claim, numbered equation and misprint of the papers, checked against tests and
+stored results.
+
+Three YAML files in ``book/ledger`` hold lists of entries; :func:`load` reads them strictly.
+:func:`measured` and
+:func:`verdict` recompute what a claim says from the stored results.
+
+In a claim's ``measure`` these names stand for the stored result: ``values(key, **settings)`` (an
+array, one row for each seed) and ``results`` (:class:`natcompanion.chapters.experiments.Results`);
+functions are ``mean``, ``median``, ``min``, ``max``, ``sum``, ``all``, ``any``, ``abs``, ``log``,
+``log10``, ``exp``, ``sqrt``, ``len``. The value is one number, or a number or truth value for each
+seed or problem. In ``criterion`` the names are ``value``, ``low``, ``high`` (the mean and its 95 %
+interval), ``middle`` (the median), ``n`` and ``each`` (the array), with the same functions.
+"""
+
+import ast
+import importlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from natcompanion.chapters import experiments
+from natcompanion.chapters._schema import (
+    LEDGERS,
+    PAPERS,
+    SEVERITIES,
+    STATUSES,
+    VERDICTS,
+    Claim,
+    Entry,
+    Equation,
+    Erratum,
+    LedgerError,
+    Paper,
+    build,
+)
+from natcompanion.chapters.experiments import Interval
+
+__all__ = [
+    "PAPERS",
+    "SEVERITIES",
+    "STATUSES",
+    "VERDICTS",
+    "Claim",
+    "Equation",
+    "Erratum",
+    "LedgerError",
+    "Measurement",
+    "Paper",
+    "counts",
+    "load",
+    "measured",
+    "report",
+    "resolve",
+    "verdict",
+]
+
+MIN_SEEDS = 5
+
+FUNCTIONS = {
+    "mean": np.mean,
+    "median": np.median,
+    "min": np.min,
+    "max": np.max,
+    "sum": np.sum,
+    "all": np.all,
+    "any": np.any,
+    "abs": np.abs,
+    "log": np.log,
+    "log10": np.log10,
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+    "len": len,
+}
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML that refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = Counter(self.construct_object(key, deep=True) for key, _ in node.value)
+        if twice := [key for key, count in keys.items() if count > 1]:
+            raise LedgerError(f"line {node.start_mark.line + 1}: key {twice[0]!r} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def ledger_folder() -> Path:
+    """Return ``book/ledger`` of the checkout; ValueError outside one."""
+    if folder := experiments.book_folder("ledger"):
+        return folder
+    raise LedgerError("no folder book/ledger here or above; run from a checkout of the book")
+
+
+def load(name: str, paper: str | None = None, *, folder: Path | None = None) -> list[Entry]:
+    """Return the entries of the ledger ``claims``, ``equations`` or ``errata``, of one paper or of
+    all.
+
+    Raises
+    ------
+    LedgerError
+        A ValueError that names the file and the entry.
+    """
+    if name not in LEDGERS or paper not in (None, *PAPERS):
+        raise LedgerError(
+            f"expected one of {', '.join(LEDGERS)} and of {', '.join(PAPERS)}, got "
+            f"{name!r}, {paper!r}"
+        )
+    path = (folder or ledger_folder()) / f"{name}.yml"
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # a SafeLoader
+    except (OSError, yaml.YAMLError, LedgerError) as error:
+        raise LedgerError(f"{path}: {error}") from None
+    raw = [] if raw is None else raw
+    if not isinstance(raw, list):
+        raise LedgerError(f"{path}: expected a list of entries, got {type(raw).__name__}")
+    entries: dict[str, Entry] = {}
+    for position, item in enumerate(raw, start=1):
+        label = (
+            (
+                f"{path}: entry {position} "
+                f"({item.get('id') or item.get('number') or item.get('where')})"
+            )
+            if isinstance(item, dict)
+            else f"{path}: entry {position}"
+        )
+        try:
+            entry = build(LEDGERS[name], item)
+        except LedgerError as error:
+            raise LedgerError(f"{label}: {error}") from None
+        if entry.id in entries:
+            raise LedgerError(f"{label}: {entry.id!r} is there twice")
+        entries[entry.id] = entry
+    return [entry for entry in entries.values() if paper in (None, entry.paper)]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a claim's ``measure`` gave: the values and their mean with its 95 % interval."""
+
+    each: np.ndarray
+    interval: Interval
+    unit: str | None = None
+
+    def __str__(self) -> str:
+        """Return the value with its interval, to three digits, and how many values it rests on."""
+        v = self.interval
+        if v.n == 1:
+            text = str(bool(v.mean)) if self.each.dtype == bool else f"{v.mean:.3g}"
+        elif self.each.dtype == bool:
+            text = f"{self.each.sum()} of {v.n} ({v.low:.0%} to {v.high:.0%})"
+        else:
+            text = f"{v} (n = {v.n})"
+        return f"{text} {self.unit}" if self.unit else text
+
+
+def _evaluate(expression: str, names: dict[str, object]) -> object:
+    """Return the value of an expression in which only these names and the functions above are
+    known.
+    """
+    try:
+        tree = ast.parse(expression, mode="eval")
+        for node in ast.walk(tree):
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+            if name.startswith("_"):
+                raise NameError(f"{name!r} is private")
+        inside = {
+            "__import__": __import__
+        }  # numpy imports the code of a method such as .mean when it is first called
+        return eval(compile(tree, "ledger", "eval"), {"__builtins__": inside, **FUNCTIONS, **names})
+    except Exception as error:
+        raise LedgerError(f"{expression!r}: {error}") from error
+
+
+def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
+    """Return the measured value of a claim from the stored result; None if no experiment settles
+    it.
+
+    Raises
+    ------
+    LedgerError
+        If nothing is stored, the expression fails, or it rests on two to four values: too few for
+        an interval.
+    """
+    if claim.experiment is None:
+        return None
+    try:
+        results = experiments.load(*claim.experiment.split("."), folder=folder)
+        each = np.asarray(_evaluate(claim.measure, {"results": results, "values": results.values}))
+        if each.ndim > 1 and max(each.shape) < each.size:
+            raise LedgerError(
+                f"measure: expected one number for each seed or problem, got shape {each.shape}"
+            )
+        if 1 < each.size < MIN_SEEDS:
+            raise LedgerError(
+                f"measure: expected one value or at least {MIN_SEEDS}, got {each.size}"
+            )
+        return Measurement(each.ravel(), experiments.interval(each), claim.unit)
+    except ValueError as error:
+        raise LedgerError(f"{claim.id}: {error}") from error
+
+
+def verdict(claim: Claim, *, folder: Path | None = None) -> str:
+    """Return the verdict that the stored result gives: the first criterion that holds, else ``not
+    reproduced``.
+
+    A claim settled by a test, or not at all, keeps the verdict written down; its test asserts it.
+    """
+    measurement = measured(claim, folder=folder)
+    if measurement is None:
+        return claim.verdict
+    v, each = measurement.interval, measurement.each
+    names = {
+        "value": v.mean,
+        "low": v.low,
+        "high": v.high,
+        "middle": np.median(each),
+        "n": v.n,
+        "each": each,
+    }
+    for outcome in ("reproduced", "partly"):
+        if outcome in claim.criterion and bool(_evaluate(claim.criterion[outcome], names)):
+            return outcome
+    return "not reproduced"
+
+
+def counts(name: str = "claims", *, folder: Path | None = None) -> dict[str, dict[str, int]]:
+    """Return for each paper how many entries there are of each verdict, status or severity."""
+    field, kinds = {
+        "claims": ("verdict", VERDICTS),
+        "equations": ("status", STATUSES),
+        "errata": ("severity", SEVERITIES),
+    }[name]
+    entries = load(name, folder=folder)
+    tally = {
+        paper: Counter(getattr(entry, field) for entry in entries if entry.paper == paper)
+        for paper in PAPERS
+    }
+    return {paper: {kind: tally[paper][kind] for kind in kinds} for paper in PAPERS}
+
+
+def report(
+    paper: str | None = None, *, folder: Path | None = None, results: Path | None = None
+) -> str:
+    """Return the claims as lines of text: verdict, claim, measured value."""
+    lines = []
+    for claim in load("claims", paper, folder=folder):
+        found = measured(claim, folder=results)
+        evidence = (
+            f"measured {found}" if found else f"by {claim.test}" if claim.test else claim.note
+        )
+        lines.append(
+            f"{verdict(claim, folder=results).upper():<20} {claim.id}: {claim.claim} ({evidence})"
+        )
+    return "\n".join(lines)
+
+
+def resolve(path: str) -> object:
+    """Return the object at a dotted path such as ``natcompanion.solvers.damped_solve``.
+
+    A function that has the name of its module, and is imported into the package, wins over the
+    module.
+
+    Raises
+    ------
+    LedgerError
+        If there is no such module or name.
+    """
+    first, *rest = path.split(".")
+    try:
+        found, module = importlib.import_module(first), first
+        for name in rest:
+            module = f"{module}.{name}"
+            if not hasattr(found, name):
+                importlib.import_module(module)
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise LedgerError(f"{path}: {error}") from error
+    return found

@@ -1,0 +1,23 @@
+r"""Whitening: linear maps after which a signal has mean zero and covariance :math:`I`, exactly
+or learned.
+"""
+
+from natcompanion.whitening.adaptive import (
+    EASI,
+    Divergence,
+    potter_update,
+    relative_gradient,
+    sherman_morrison_update,
+)
+from natcompanion.whitening.matrices import Kind, Whitener, whitening_matrix
+
+__all__ = [
+    "EASI",
+    "Divergence",
+    "Kind",
+    "Whitener",
+    "potter_update",
+    "relative_gradient",
+    "sherman_morrison_update",
+    "whitening_matrix",
+]

@@ -1,0 +1,156 @@
+r"""Whitening: linear maps after which a signal has mean zero and covariance :math:`I`."""
+
+from typing import Literal
+
+import torch
+
+from natcompanion import _checks as check
+
+Kind = Literal["zca", "pca", "cholesky"]
+
+
+def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) -> torch.Tensor:
+    r"""Return a whitening matrix of a covariance.
+
+    The result :math:`W` solves
+
+    .. math:: W (\Sigma + \epsilon I) W^\top = I.
+
+    ========== ==================================================================
+    kind       :math:`W`
+    ========== ==================================================================
+    zca        :math:`(\Sigma + \epsilon I)^{-1/2}`, the symmetric solution
+    pca        :math:`(\Lambda + \epsilon I)^{-1/2} U^\top`, rows by descending
+               eigenvalue; the entry of largest modulus of each row is positive
+    cholesky   :math:`L^{-1}` with :math:`L L^\top = \Sigma + \epsilon I`
+    ========== ==================================================================
+
+    The transpose also whitens a parameter space: with :math:`\Sigma` a metric :math:`G`, the matrix
+    :math:`W^{-\top}` is a root of the metric, :math:`(W^{-\top})^\top W^{-\top} = G + \epsilon I`.
+
+    Parameters
+    ----------
+    cov : Tensor, shape (d, d)
+        Symmetric positive semi-definite. Eigenvalues that are negative by rounding, down to
+        ``-d * finfo(float32).eps`` times the largest (covariances often come from float32 data),
+        count as 0.
+    kind : "zca", "pca" or "cholesky"
+        Which of the solutions, which differ by a rotation.
+    eps : float
+        Added to every eigenvalue, in the units of ``cov``.
+
+    Returns
+    -------
+    Tensor, shape (d, d)
+        Computed in float64, returned in the dtype of ``cov``, detached from its graph.
+
+    Raises
+    ------
+    ValueError
+        If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue,
+        or is singular (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while
+        ``eps`` is 0, or still is, to float64 precision, with ``eps`` added.
+
+    Notes
+    -----
+    Source: whitening Eqs. 8-9 and footnote 1.
+    """
+    if kind not in ("zca", "pca", "cholesky"):
+        raise ValueError(f'kind: expected "zca", "pca" or "cholesky", got {kind!r}')
+    eps = check.non_negative(eps, "eps")
+    sigma = check.symmetric(cov, "cov").detach().double()
+    values, vectors = check.semidefinite_eigh(sigma, "cov", cov.dtype)
+    check.full_rank(values + eps, "cov", cov.dtype if eps == 0 else torch.float64)
+    if values[0] == 0:  # a negative eigenvalue became 0: take that matrix
+        sigma = (vectors * values) @ vectors.mT
+    identity = torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
+    factor = torch.linalg.cholesky(sigma + eps * identity)
+    if kind == "cholesky":
+        return torch.linalg.solve_triangular(factor, identity, upper=False).to(cov.dtype)
+    U, roots = vectors.flip(1), (values + eps).sqrt().flip(0)
+    if (
+        roots[0] > 100 * roots[-1]
+    ):  # the same from the factor: slower, and half as many digits are lost
+        U, roots, _ = torch.linalg.svd(factor)
+    if kind == "zca":
+        return ((U / roots) @ U.mT).to(cov.dtype)
+    rows = (U / roots).mT
+    largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+    return (rows * largest.sign()).to(cov.dtype)
+
+
+class Whitener:
+    r"""Centre and whiten data by the statistics of a training set.
+
+    .. math:: y = W (x - \mu), \qquad
+              \mu = \frac1n \sum_i x_i, \qquad
+              \Sigma = \frac1n \sum_i (x_i - \mu)(x_i - \mu)^\top
+
+    with :math:`W` from :func:`whitening_matrix`. The divisor is n, so that the covariance of the
+    whitened training set, again with divisor n, is :math:`W \Sigma W^\top`: the identity for
+    ``eps=0``, and with eigenvalues :math:`\lambda / (\lambda + \epsilon)` otherwise. A constant
+    feature therefore stays at 0.
+
+    Parameters
+    ----------
+    kind : "zca", "pca" or "cholesky"
+        See :func:`whitening_matrix`.
+    eps : float
+        Added to every eigenvalue of the covariance, in squared units of the data. Needed when the
+        covariance is singular: constant features, or fewer samples than features plus one.
+
+    Attributes
+    ----------
+    mean : Tensor, shape (d,)
+        In float64, like the two below.
+    covariance : Tensor, shape (d, d)
+    matrix : Tensor, shape (d, d)
+
+    Notes
+    -----
+    Source: whitening Eqs. 6-10, with the mean taken out first.
+    """
+
+    mean: torch.Tensor
+    covariance: torch.Tensor
+    matrix: torch.Tensor
+
+    def __init__(self, kind: Kind = "zca", eps: float = 0.0) -> None:
+        if kind not in ("zca", "pca", "cholesky"):
+            raise ValueError(f'kind: expected "zca", "pca" or "cholesky", got {kind!r}')
+        self.kind, self.eps = kind, check.non_negative(eps, "eps")
+
+    def fit(self, x: torch.Tensor) -> "Whitener":
+        """Learn mean, covariance and whitening matrix from ``x`` of shape (n, d); return the
+        whitener.
+
+        Raises
+        ------
+        ValueError
+            If ``x`` is not a finite floating-point matrix, or its covariance is singular while
+            ``eps`` is 0. The earlier fit is kept.
+        """
+        wide = check.matrix(x, "x").detach().double()
+        mean = wide.mean(0)
+        centred = wide - mean
+        covariance = centred.mT @ centred / len(x)
+        matrix = whitening_matrix(covariance, self.kind, self.eps)
+        self.mean, self.covariance, self.matrix = mean, covariance, matrix
+        return self
+
+    def transform(self, x: torch.Tensor) -> torch.Tensor:
+        """Whiten ``x`` of shape (n, d); the dtype of ``x`` is kept."""
+        return ((self._rows(x, "x") - self.mean) @ self.matrix.mT).to(x.dtype)
+
+    def inverse_transform(self, y: torch.Tensor) -> torch.Tensor:
+        """Undo :meth:`transform` for ``y`` of shape (n, d); the dtype of ``y`` is kept."""
+        return (torch.linalg.solve(self.matrix, self._rows(y, "y").mT).mT + self.mean).to(y.dtype)
+
+    def _rows(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        if not hasattr(self, "matrix"):
+            raise ValueError("Whitener: expected a fitted whitener; call .fit(x) first")
+        if check.matrix(x, name).shape[1] != len(self.mean):
+            raise ValueError(
+                f"{name}: expected {len(self.mean)} columns as in fit, got shape {tuple(x.shape)}"
+            )
+        return x.double()

@@ -1,0 +1,167 @@
+"""The command line: what it prints, and how it fails."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from natcompanion.chapters import cli, experiments, ledger
+from natcompanion.chapters.experiments import Settings, _registry, experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Settings):
+    rate: float = 0.1
+    kind: str = "plain"
+
+
+def toy(settings: Toy) -> dict:
+    """Draw a number."""
+    return {
+        "x": settings.rate * torch.randn((), generator=settings.generator()).item(),
+        "curve": [0.0] * 50,
+    }
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path):
+    """One experiment, and an empty results folder."""
+    monkeypatch.setattr(_registry, "_import_all", lambda: None)
+    monkeypatch.setattr(_registry, "_REGISTRY", {})
+    monkeypatch.setenv("NATCOMPANION_RESULTS", str(tmp_path))
+    experiment("toy", quick=Toy(), paper=Toy(rate=1.0))(toy)
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(list(arguments))
+    return code, *capsys.readouterr()
+
+
+def test_list(capsys):
+    code, out, err = call(capsys, "list")
+    assert code == 0 and err == "" and out.split() == ["toy", "quick,paper", "Draw", "a", "number."]
+
+
+def test_run_prints_the_values(capsys):
+    code, out, _ = call(capsys, "run", "toy", "--seed", "3", "--set", "rate=2")
+    assert (
+        code == 0
+        and f"{experiments.run('toy', seed=3, rate=2)['x']:.4g}" in out
+        and "list of 50" in out
+    )
+
+
+def test_sweep_stores_and_report_reads(capsys, tmp_path, monkeypatch):
+    """Six seeds at two rates, then a seventh at the default rate."""
+    code, out, err = call(
+        capsys, "sweep", "toy", "--seeds", "0:6", "--set", "rate=0.1,0.2", "--quiet"
+    )
+    assert (
+        code == 0
+        and err == ""
+        and out.startswith("12 records in")
+        and (tmp_path / "toy" / "toy.quick.json").exists()
+    )
+    code, out, _ = call(capsys, "sweep", "toy", "--seeds", "0,7", "--quiet")
+    assert out.startswith("13 records")
+    monkeypatch.setattr(ledger, "report", lambda paper: f"claims of {paper}")
+    code, out, _ = call(capsys, "report")
+    assert code == 0 and "7 seeds, {'kind': 'plain', 'rate': 0.1}" in out
+    assert str(experiments.load("toy").mean("x", rate=0.2)) in out and "claims of None" in out
+
+
+def test_the_progress_bar_goes_to_stderr(capsys):
+    _, out, err = call(capsys, "sweep", "toy", "--seeds", "0:2")
+    assert "2/2" in err and "2/2" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nope"], "no experiment 'nope'; there are toy"),
+        (["run", "toy", "--preset", "huge"], "no preset 'huge'"),
+        (["run", "toy", "--set", "speed=1"], "no setting speed"),
+        (["run", "toy", "--set", "rate"], "--set: expected setting=value"),
+        (["run", "toy", "--set", "rate=1,2"], "several are for sweep"),
+        (["run", "toy", "--set", "rate=fast"], "rate expected float"),
+        (["run", "toy", "--set", "seed=1"], "--set seed: use --seed (of run), --seeds (of sweep)"),
+        (
+            ["run", "toy", "--set", "device=cpu"],
+            "--set device: use --seed (of run), --seeds (of sweep) or --device",
+        ),
+        (
+            ["sweep", "toy", "--set", "seed=1,2"],
+            "--set seed: use --seed (of run), --seeds (of sweep)",
+        ),
+        (["run", "toy", "--device", "cuda:99"], "--device: expected one that torch"),
+        (["run", "toy", "--device", "quantum"], "such as cpu, got 'quantum'"),
+        (["sweep", "toy", "--device", "cuda:99"], "--device: expected one that torch"),
+        (["sweep", "toy", "--seeds", "x"], "--seeds: expected 0:5"),
+        (["sweep", "toy", "--seeds", "5:5"], "--seeds: expected 0:5"),
+        (["sweep", "toy", "--scheduler", "tcp://x"], "add backend='dask'"),
+    ],
+)
+def test_an_error_is_one_line_and_code_2(capsys, arguments, message):
+    code, out, err = call(capsys, *arguments)
+    assert (
+        code == 2
+        and out == ""
+        and err.count("\n") == 1
+        and message in err
+        and err.startswith("natcompanion: ")
+    )
+
+
+def test_an_error_of_usage_has_code_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["fly"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("pairs", "grid"),
+    [
+        (["rate=1"], {"rate": [1]}),
+        (["rate=0.1,0.2", "kind=a,b"], {"rate": [0.1, 0.2], "kind": ["a", "b"]}),
+        (["kind=plain"], {"kind": ["plain"]}),
+        (["sizes=[1,2]"], {"sizes": [[1, 2]]}),
+        (["sizes=[1,2],[3]"], {"sizes": [[1, 2], [3]]}),
+        (["flag=True"], {"flag": [True]}),
+    ],
+)
+def test_grids(pairs, grid):
+    assert cli.parse_grid(pairs) == grid
+
+
+def test_doctor_is_content(capsys):
+    call(capsys, "sweep", "toy", "--seeds", "0:2", "--quiet")
+    found = [problem for problem in cli.problems() if "no stored results" not in problem]
+    assert found == []
+    code, out, _ = call(capsys, "doctor")
+    assert code in (0, 1) and all(
+        word in out for word in ("python", "torch", "threads", "cache", "chromium", "node")
+    )
+
+
+def test_doctor_finds_damage(capsys, tmp_path):
+    call(capsys, "sweep", "toy", "--seeds", "0:2", "--quiet")
+    path = tmp_path / "toy" / "toy.quick.json"
+    whole = path.read_text()
+    path.write_text(whole[:-9])
+    code, out, _ = call(capsys, "doctor")
+    assert code == 1 and "not a results file of toy.quick" in out
+    path.write_text(whole.replace('"rate"', '"speed"'))
+    code, out, _ = call(capsys, "doctor")
+    assert code == 1 and "stored with other settings (rate, speed)" in out
+
+
+def test_the_command_is_installed():
+    command = [sys.executable, "-m", "natcompanion.chapters.cli", "run", "nope"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (
+        done.returncode == 2
+        and done.stdout == ""
+        and done.stderr.startswith("natcompanion: no experiment 'nope'")
+    )

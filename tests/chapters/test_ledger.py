@@ -1,0 +1,386 @@
+"""The ledgers' schema, loader, measured values and verdicts, on small files with one mistake
+each.
+"""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+
+from natcompanion import optim
+from natcompanion.chapters import ledger
+from natcompanion.chapters.experiments import Result, _records
+from natcompanion.chapters.figures import scoreboard
+from natcompanion.chapters.ledger import Claim, LedgerError
+
+CLAIM = {
+    "id": "whitening-faster",
+    "paper": "whitening",
+    "where": "Figure 1",
+    "claim": "It is faster.",
+    "paper_value": None,
+    "experiment": "toy.quick",
+    "measure": 'values("fast") / values("slow")',
+    "criterion": {"reproduced": "high < 1", "partly": "value < 1"},
+    "verdict": "reproduced",
+}
+TESTED = {
+    key: CLAIM[key] for key in ("id", "paper", "where", "claim", "paper_value", "verdict")
+} | {"test": "tests/test_a.py::test_b"}
+EQUATION = {
+    "paper": "whitening",
+    "number": 35,
+    "says": "Ridge.",
+    "status": "verified",
+    "function": "natcompanion.solvers.damped_solve",
+    "test": "tests/test_a.py::test_b[1-x]",
+}
+ERRATUM = {
+    "paper": "rfim",
+    "where": "Eq. 3",
+    "printed": "plus",
+    "right": "minus",
+    "evidence": "tests/book/test_a.py::T::test_b",
+    "severity": "misprint",
+}
+
+
+def write(folder, name, *entries):
+    (folder / f"{name}.yml").write_text(yaml.safe_dump(list(entries), allow_unicode=True))
+
+
+def test_good_entries(tmp_path):
+    write(tmp_path, "claims", CLAIM, TESTED | {"id": "whitening-b"})
+    write(
+        tmp_path,
+        "equations",
+        EQUATION,
+        EQUATION | {"number": "B.3", "status": "definition", "function": None, "test": None},
+    )
+    write(tmp_path, "errata", ERRATUM)
+    assert [type(ledger.load(name, folder=tmp_path)[0]) for name in ledger.LEDGERS] == list(
+        ledger.LEDGERS.values()
+    )
+    assert [e.number for e in ledger.load("equations", "whitening", folder=tmp_path)] == [35, "B.3"]
+    assert ledger.load("errata", "whitening", folder=tmp_path) == []
+    assert ledger.counts("claims", folder=tmp_path)["whitening"]["reproduced"] == 2
+
+
+BAD = [
+    ("claims", CLAIM, {"colour": "red"}, "unknown key colour; the keys are id, paper"),
+    ("claims", CLAIM, {"where": ...}, "missing key where"),
+    (
+        "claims",
+        CLAIM,
+        {"paper": "newton"},
+        "paper: expected one of whitening, revisiting.*got 'newton'",
+    ),
+    ("claims", CLAIM, {"verdict": "true"}, "verdict: expected one of reproduced, partly"),
+    ("claims", CLAIM, {"id": "Faster"}, "id: expected whitening-…"),
+    ("claims", CLAIM, {"id": "rfim-faster"}, "id: expected whitening-…"),
+    ("claims", CLAIM, {"claim": " "}, "claim: expected some text"),
+    ("claims", CLAIM, {"where": 3}, "where: expected some text, got 3"),
+    ("claims", CLAIM, {"verdict": "partly"}, "note: expected the reason"),
+    ("claims", CLAIM, {"experiment": "toy"}, "experiment: expected name.preset"),
+    ("claims", CLAIM, {"measure": ...}, "measure: expected some text"),
+    ("claims", CLAIM, {"criterion": "high < 1"}, "criterion: expected the keys reproduced"),
+    (
+        "claims",
+        CLAIM,
+        {"criterion": {"partly": "high < 1"}},
+        "criterion: expected the keys reproduced",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"criterion": {"reproduced": "n", "not reproduced": "n"}},
+        "criterion: expected the keys",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"criterion": {"reproduced": True}},
+        "criterion: expected expressions as text, got True",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"test": "tests/test_a.py::test_b"},
+        "test: expected null, because there is an experiment",
+    ),
+    (
+        "claims",
+        CLAIM,
+        {"verdict": "not testable here", "note": "x"},
+        "'not testable here' has no experiment",
+    ),
+    ("claims", TESTED, {"measure": "1"}, "measure: expected null, because there is no experiment"),
+    ("claims", TESTED, {"test": ...}, "expected an experiment or a test"),
+    (
+        "claims",
+        TESTED,
+        {"verdict": "not testable here", "note": "x"},
+        "expected an experiment or a test",
+    ),
+    ("claims", TESTED, {"test": "test_b"}, "test: expected a pytest node id"),
+    ("equations", EQUATION, {"number": 3.5}, "number: expected a number or a label"),
+    ("equations", EQUATION, {"number": True}, "number: expected a number or a label"),
+    ("equations", EQUATION, {"status": "right"}, "status: expected one of verified"),
+    ("equations", EQUATION, {"function": None}, "function: expected natcompanion"),
+    (
+        "equations",
+        EQUATION,
+        {"function": "numpy.linalg.inv"},
+        "function: expected a dotted path natcompanion",
+    ),
+    ("equations", EQUATION, {"test": None}, "test: expected a pytest node id"),
+    ("equations", EQUATION, {"test": "src/test_a.py::b"}, "test: expected a pytest node id"),
+    ("equations", EQUATION, {"correction": "minus"}, "correction: expected for the status"),
+    (
+        "equations",
+        EQUATION,
+        {"status": "verified with correction"},
+        "correction: expected for the status",
+    ),
+    ("errata", ERRATUM, {"severity": "bad"}, "severity: expected one of misprint"),
+    ("errata", ERRATUM, {"evidence": None}, "evidence: expected a pytest node id"),
+    ("errata", ERRATUM, {"printed": None}, "printed: expected some text"),
+]
+
+
+@pytest.mark.parametrize(("name", "good", "change", "message"), BAD)
+def test_bad_entries_are_named(tmp_path, name, good, change, message):
+    entry = {key: value for key, value in (good | change).items() if value is not ...}
+    other = {"id": "whitening-other", "number": 1, "where": "elsewhere"}
+    first = {**good, **{key: value for key, value in other.items() if key in good}}
+    write(tmp_path, name, first, entry)
+    with pytest.raises(LedgerError, match=rf"{name}\.yml: entry 2.*: .*{message}"):
+        ledger.load(name, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "good"), [("claims", CLAIM), ("equations", EQUATION), ("errata", ERRATUM)]
+)
+def test_no_entry_twice(tmp_path, name, good):
+    write(tmp_path, name, good, good)
+    with pytest.raises(LedgerError, match=r"entry 2 .*is there twice"):
+        ledger.load(name, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1", "expected a list of entries, got dict"),
+        ("- 3", "entry 1: expected keys and values, got 3"),
+        ("- id: a\n  id: b", "line 1: key 'id' is given twice"),
+        ("- id: [", "claims.yml: while parsing"),
+        ("- id: !!python/name:os.system", "could not determine a constructor"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    (tmp_path / "claims.yml").write_text(text)
+    with pytest.raises(LedgerError, match=message):
+        ledger.load("claims", folder=tmp_path)
+
+
+def test_missing_and_empty_files(tmp_path):
+    with pytest.raises(LedgerError, match="claims.yml"):
+        ledger.load("claims", folder=tmp_path)
+    (tmp_path / "claims.yml").write_text("# nothing yet\n")
+    assert ledger.load("claims", folder=tmp_path) == []
+    with pytest.raises(LedgerError, match="expected one of claims, equations, errata"):
+        ledger.load("claim", folder=tmp_path)
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Store ten records in which ``fast / slow`` is 0.5, 0.6, ... 1.4."""
+    for seed in range(10):
+        values = {
+            "fast": 0.5 + seed / 10,
+            "slow": 1.0,
+            "many": [1.0, 2.0, 3.0],
+            "nested": {"win": seed < 9},
+        }
+        _records.merge(
+            Result("toy", "quick", seed, {"rate": 0.1}, values, "cpu", 1, 0.1, None, {}), tmp_path
+        )
+    return tmp_path
+
+
+def claim(**changes) -> Claim:
+    return Claim(**(CLAIM | {"note": "why"} | changes))
+
+
+def test_measured_value_and_interval(results):
+    found = ledger.measured(claim(unit="of the time"), folder=results)
+    assert found.interval.n == 10 and found.interval.mean == pytest.approx(0.95)
+    half = 2.262 * np.std(0.5 + np.arange(10) / 10, ddof=1) / np.sqrt(10)
+    assert found.interval.high == pytest.approx(0.95 + half, abs=1e-3)
+    assert str(found) == "0.95 [0.733, 1.17] (n = 10) of the time"
+
+
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [
+        ({"reproduced": "high < 1", "partly": "value < 1"}, "partly"),
+        ({"reproduced": "high < 1.2", "partly": "value < 1"}, "reproduced"),
+        ({"reproduced": "high < 1"}, "not reproduced"),
+        ({"reproduced": "high < 0", "partly": "low > 1"}, "not reproduced"),
+        (
+            {"reproduced": "n == 10 and middle < 1 and min(each) > 0.4 and all(each < 2)"},
+            "reproduced",
+        ),
+    ],
+)
+def test_the_verdict_follows_the_criterion(results, criterion, expected):
+    assert ledger.verdict(claim(criterion=criterion), folder=results) == expected
+
+
+def test_the_verdict_follows_the_result(results):
+    """A written verdict does not count: other stored numbers give another verdict."""
+    wrong = claim(verdict="not reproduced", criterion={"reproduced": "value < 1"})
+    assert ledger.verdict(wrong, folder=results) == "reproduced"
+    slow = Result(
+        "toy", "quick", 0, {"rate": 0.1}, {"fast": 9.0, "slow": 1.0}, "cpu", 1, 0.1, None, {}
+    )
+    _records.merge(slow, results)
+    assert ledger.verdict(wrong, folder=results) == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("measure", "text"),
+    [
+        ('values("nested.win")', "9 of 10 (55% to 100%)"),
+        ('values("fast") < values("slow")', "5 of 10 (19% to 81%)"),
+        ('mean(values("fast"))', "0.95"),
+        ("bool(len(results))", None),
+        ('values("many").mean(axis=1)', "2 [2, 2] (n = 10)"),
+        ("len(results) > 3", "True"),
+        ('log10(abs(min(values("slow")) * 100))', "2"),
+        ('values("fast", seed=3)', "0.8"),
+    ],
+)
+def test_measures(results, measure, text):
+    if text is None:
+        with pytest.raises(LedgerError, match="whitening-faster: .*name 'bool' is not defined"):
+            ledger.measured(claim(measure=measure), folder=results)
+    else:
+        assert str(ledger.measured(claim(measure=measure), folder=results)) == text
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        ('values("nothing")', "no value 'nothing'"),
+        ('values("many")', "one number for each seed or problem, got shape"),
+        ('values("fast")[:4]', "at least 5, got 4"),
+        ('values("fast") / 0', "finite numbers"),
+        ('values("fast"', "was never closed"),
+        ("results.__class__", "'__class__' is private"),
+        ('__import__("os").getcwd()', "'__import__' is private"),
+        ('open("x")', "name 'open' is not defined"),
+        ('"text"', "finite numbers"),
+        ('values("fast", speed=1)', "no setting speed"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_bad_measures(results, measure, message):
+    with pytest.raises(LedgerError, match=f"whitening-faster: .*{message}"):
+        ledger.measured(claim(measure=measure), folder=results)
+
+
+def test_nothing_stored(tmp_path):
+    with pytest.raises(
+        LedgerError,
+        match="whitening-faster: no stored results.*natcompanion sweep toy --preset quick",
+    ):
+        ledger.verdict(claim(), folder=tmp_path)
+
+
+def test_a_bad_criterion_is_named(results):
+    with pytest.raises(LedgerError, match="'higher < 1': name 'higher' is not defined"):
+        ledger.verdict(claim(criterion={"reproduced": "higher < 1"}), folder=results)
+
+
+def test_a_claim_settled_by_a_test_keeps_its_verdict(tmp_path):
+    entry = Claim(**TESTED)
+    assert (
+        ledger.measured(entry, folder=tmp_path) is None
+        and ledger.verdict(entry, folder=tmp_path) == "reproduced"
+    )
+    assert ledger.verdict(replace(entry, verdict="partly", note="x"), folder=tmp_path) == "partly"
+
+
+def test_report(results, tmp_path):
+    write(
+        tmp_path,
+        "claims",
+        CLAIM | {"verdict": "partly", "note": "why"},
+        TESTED | {"id": "whitening-b"},
+    )
+    first, second = ledger.report("whitening", folder=tmp_path, results=results).splitlines()
+    assert first.startswith("PARTLY") and "measured 0.95 [0.733, 1.17] (n = 10)" in first
+    assert second.startswith("REPRODUCED") and "by tests/test_a.py::test_b" in second
+
+
+def test_resolve():
+    assert ledger.resolve("natcompanion.chapters.ledger.load") is ledger.load
+    assert (
+        ledger.resolve("natcompanion.optim.natural_space") is optim.natural_space
+    )  # its module has the same name
+    for path in ("natcompanion.chapters.ledger.lode", "natcompanion.nothing.x"):
+        with pytest.raises(LedgerError, match=path):
+            ledger.resolve(path)
+
+
+@pytest.mark.parametrize("name", list(ledger.LEDGERS))
+def test_the_picture_shows_what_the_words_say(name):
+    figure, words, tally = scoreboard.draw(name), scoreboard.describe(name), ledger.counts(name)
+    widths = sum(bar.get_width() for container in figure.axes[0].containers for bar in container)
+    assert widths == sum(sum(row.values()) for row in tally.values())
+    for paper, row in tally.items():
+        assert (
+            all(f"{count} {kind}" in words for kind, count in row.items() if count)
+            and paper in words
+        )
+    assert figure.get_facecolor() == (1, 1, 1, 1)
+
+
+def test_the_summary_adds_up():
+    lines = scoreboard.summary().splitlines()[2:]
+    assert [line.split()[0] for line in lines] == list(ledger.PAPERS)
+    for line in lines:
+        claims, *verdicts = map(int, line.split()[1:6])
+        assert claims == sum(verdicts)
+
+
+def test_cost(results):
+    """Ten runs of 0.1 s; ``toy`` is of no paper, so only the sum has it."""
+    assert scoreboard.cost(results) == [("All", "1", "10", "1 s")]
+    long = Result("rfim_x", "paper", 0, {}, {}, "cpu", 1, 5400.0, None, {})
+    _records.merge(long, results)
+    assert scoreboard.cost(results)[0][1:] == ("1", "1", "1.5 h") and scoreboard.cost(results)[-1][
+        1:3
+    ] == ("2", "11")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "below 1 s"), (59.4, "59 s"), (59.7, "1.0 min"), (90, "1.5 min"), (7200, "2.0 h")],
+)
+def test_duration(seconds, text):
+    assert scoreboard.duration(seconds) == text
+
+
+def test_methods_of_numpy_work_as_the_first_thing_a_process_does():
+    """NumPy imports the code of ``.mean`` at its first call, from the scope that calls it."""
+    code = (
+        "import numpy as np; from natcompanion.chapters import ledger; "
+        "print(ledger._evaluate('a.mean() + a.std()', {'a': np.array([1.0, 3.0])}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout.strip() == "3.0", done.stderr

@@ -5,24 +5,26 @@ Three YAML files in ``book/ledger`` hold lists of entries; :func:`load` reads th
 :func:`measured` and
 :func:`verdict` recompute what a claim says from the stored results.
 
-In a claim's ``measure`` these names stand for the stored result: ``values(key, **settings)`` (an
-array, one row for each seed) and ``results`` (:class:`natcompanion.chapters.experiments.Results`);
-functions are ``mean``, ``median``, ``min``, ``max``, ``sum``, ``all``, ``any``, ``abs``, ``log``,
-``log10``, ``exp``, ``sqrt``, ``len``. The value is one number, or a number or truth value for each
-seed or problem. In ``criterion`` the names are ``value``, ``low``, ``high`` (the mean and its 95 %
-interval), ``middle`` (the median), ``n`` and ``each`` (the array), with the same functions.
+A claim's ``measure`` names a function of ``natcompanion.chapters.numbers.<paper>``, perhaps with
+literal arguments. It gives a number, an interval, or one number or truth value for each
+independent unit. A ``criterion`` compares ``value``, ``low``, ``high`` (the mean and its 95 %
+interval), ``middle`` (the median), ``n``, and ``all``, ``any``, ``min``, ``max``, ``sum``, ``abs``
+or ``mean`` of these and of ``each`` (the array) with numbers; ``and`` and ``or`` join comparisons.
 """
 
 import ast
 import importlib
+import itertools
+import operator
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from natcompanion.chapters import experiments
+from natcompanion.chapters import experiments, numbers
 from natcompanion.chapters._schema import (
     LEDGERS,
     PAPERS,
@@ -37,7 +39,7 @@ from natcompanion.chapters._schema import (
     Paper,
     build,
 )
-from natcompanion.chapters.experiments import Interval
+from natcompanion.chapters.statistics import Interval
 
 __all__ = [
     "PAPERS",
@@ -59,6 +61,16 @@ __all__ = [
 ]
 
 MIN_SEEDS = 5
+
+REDUCE: dict[str, Callable] = {
+    "all": np.all,
+    "any": np.any,
+    "min": np.min,
+    "max": np.max,
+    "sum": np.sum,
+    "abs": np.abs,
+    "mean": np.mean,
+}
 
 FUNCTIONS = {
     "mean": np.mean,
@@ -166,12 +178,70 @@ def _evaluate(expression: str, names: dict[str, object]) -> object:
             name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
             if name.startswith("_"):
                 raise NameError(f"{name!r} is private")
-        inside = {
-            "__import__": __import__
-        }  # numpy imports the code of a method such as .mean when it is first called
+        # numpy imports the code of a method such as .mean when it is first called
+        inside = {"__import__": __import__}
         return eval(compile(tree, "ledger", "eval"), {"__builtins__": inside, **FUNCTIONS, **names})
     except Exception as error:
         raise LedgerError(f"{expression!r}: {error}") from error
+
+
+COMPARISONS: dict[type, Callable] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+}
+
+
+def holds(criterion: str, names: dict[str, object]) -> bool:
+    """Return whether a criterion holds: comparisons of these names and of numbers, nothing else.
+
+    Examples
+    --------
+    >>> holds("low > 1 and all(each)", {"low": 1.5, "each": np.array([True, True])})
+    True
+
+    Raises
+    ------
+    LedgerError
+        If it is anything but comparisons joined by ``and`` and ``or``.
+    """
+
+    def read(node: ast.expr) -> object:
+        match node:
+            case ast.Constant(value=int() | float() as value):
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -read(operand)
+            case ast.Name(id=name) if name in names:
+                return names[name]
+            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in REDUCE:
+                return REDUCE[name](read(argument))
+            case ast.BoolOp(op=op, values=parts):
+                return (all if isinstance(op, ast.And) else any)([read(part) for part in parts])
+            case ast.Compare(left=left, ops=ops, comparators=rest):
+                sides = [read(side) for side in (left, *rest)]
+                pairs = zip(ops, itertools.pairwise(sides), strict=True)
+                compared = [COMPARISONS[type(op)](*pair) for op, pair in pairs]
+                return np.logical_and.reduce(compared)
+        raise LedgerError(f"criterion {criterion!r}: {ast.unparse(node)!r} is not a comparison")
+
+    try:
+        return bool(read(ast.parse(criterion, mode="eval").body))
+    except (SyntaxError, KeyError, TypeError) as error:
+        raise LedgerError(f"criterion {criterion!r}: {error}") from error
+
+
+def _named(claim: Claim) -> bool:
+    """Return whether the measure names a function of numbers; else it is an expression, as all
+    were before.
+    """
+    try:
+        name = numbers.call(claim.measure)[0]
+    except ValueError:
+        return False
+    return hasattr(importlib.import_module(f"natcompanion.chapters.numbers.{claim.paper}"), name)
 
 
 def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
@@ -188,7 +258,16 @@ def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
         return None
     try:
         results = experiments.load(*claim.experiment.split("."), folder=folder)
-        each = np.asarray(_evaluate(claim.measure, {"results": results, "values": results.values}))
+        if _named(claim):
+            with numbers.results(folder):
+                found = numbers.value(claim.paper, claim.measure)
+            if isinstance(found, Interval):
+                return Measurement(np.array([found.mean]), found, claim.unit)
+            each = np.asarray(found)
+        else:
+            each = np.asarray(
+                _evaluate(claim.measure, {"results": results, "values": results.values})
+            )
         if each.ndim > 1 and max(each.shape) < each.size:
             raise LedgerError(
                 f"measure: expected one number for each seed or problem, got shape {each.shape}"
@@ -221,7 +300,7 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
         "each": each,
     }
     for outcome in ("reproduced", "partly"):
-        if outcome in claim.criterion and bool(_evaluate(claim.criterion[outcome], names)):
+        if outcome in claim.criterion and holds(claim.criterion[outcome], names):
             return outcome
     return "not reproduced"
 

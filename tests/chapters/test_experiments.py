@@ -373,7 +373,7 @@ def test_the_t_interval():
     )
     normal = 1.96 * math.sqrt(2.5 / 5)
     assert found.high - 3 > 1.2 * normal  # the normal quantile would be too narrow
-    assert str(found) == "3 [1.04, 4.96]" and str(interval([2.0])) == "2"
+    assert str(found) == "3.00 [1.04, 4.96]" and str(interval([2.0])) == "2.00"
 
 
 def test_the_interval_covers_the_mean_in_95_percent_of_trials():

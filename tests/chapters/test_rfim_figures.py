@@ -87,7 +87,7 @@ def test_the_loss_of_the_neuron_has_the_metric_as_expected_curvature():
 def test_elu_jumps_unless_alpha_is_one():
     assert "jumps at 0 not at all" in figures.describe_nu(0.1, 0.0, 1.0)
     assert "by 0.75" in figures.describe_nu(0.1, 0.0, 0.5)
-    assert "has 0.25 at 0" in figures.describe_nu(0.1, 0.0, 0.5)
+    assert "has 0.250 at 0" in figures.describe_nu(0.1, 0.0, 0.5)
 
 
 def test_the_natural_gradient_of_a_neuron_diverges_where_the_gradient_converges():

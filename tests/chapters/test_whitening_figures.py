@@ -85,11 +85,11 @@ def test_table_has_a_text_form_and_an_html_form():
         (7833, "7833"),
         (0.123456, "0.123"),
         (123456.0, "123000"),
-        (1e-16, "1e-16"),
+        (1e-16, "1.00e-16"),
         (None, "–"),
-        (True, "True"),
+        (True, "yes"),
         ("word", "word"),
-        (3.0, "3"),
+        (3.0, "3.00"),
         (1.23456e8, "1.23e8"),
     ],
 )
@@ -100,7 +100,7 @@ def test_digits(value, text):
 def test_glue_leaves_the_value_where_myst_nb_looks_for_it(monkeypatch):
     shown = []
     monkeypatch.setattr(
-        "natcompanion.chapters.figures._show.display",
+        "natcompanion.chapters.show.display",
         lambda data, **options: shown.append((data, options)),
     )
     glue(steps=7833.4)

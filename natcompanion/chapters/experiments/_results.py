@@ -5,52 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+
+from natcompanion.chapters.statistics import Interval, interval
 
 from . import _records
 from ._records import Result
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its 95 % confidence interval over ``n`` values.
-
-    ``low`` and ``high`` equal the mean if there is one value only.
-    """
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.mean:.3g}"
-            if self.n < 2
-            else f"{self.mean:.3g} [{self.low:.3g}, {self.high:.3g}]"
-        )
-
-
-def interval(values: object) -> Interval:
-    """Return the mean and 95 % interval: Student's t for numbers, Clopper-Pearson for the share of
-    True.
-
-    Raises
-    ------
-    ValueError
-        If there are no values or some are not finite.
-    """
-    array = np.asarray(values).ravel()
-    if array.size == 0 or array.dtype.kind not in "bifu" or not np.isfinite(array).all():
-        raise ValueError(f"interval: expected finite numbers, got {array.tolist()}")
-    n, mean = array.size, float(array.mean())
-    if n == 1:
-        return Interval(mean, mean, mean, 1)
-    if array.dtype == bool:
-        low, high = stats.binomtest(int(array.sum()), n).proportion_ci()
-        return Interval(mean, float(low), float(high), n)
-    half = float(stats.t.ppf(0.975, n - 1) * array.std(ddof=1) / np.sqrt(n))
-    return Interval(mean, mean - half, mean + half, n)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from natcompanion.boltzmann import FRACTIONS, RBM, THRESHOLDS
 from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import Interval, Result, Results, interval
 from natcompanion.chapters.experiments.boltzmann import CELLS
-from natcompanion.chapters.figures._show import digits
-from natcompanion.chapters.figures._style import (
+from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
     FONT,
@@ -25,6 +24,7 @@ from natcompanion.chapters.figures._style import (
     figure,
     label,
 )
+from natcompanion.chapters.show import digits
 
 CAPS = {"at most 0.5": 0.5, "at most 1": 1.0}
 GRID = {"v": list(THRESHOLDS), "p": list(FRACTIONS), "gamma": list(CAPS)}

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from natcompanion import metrics, reference
-from natcompanion.chapters.figures._show import digits
-from natcompanion.chapters.figures._style import (
+from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
     GREEN,
@@ -20,6 +19,7 @@ from natcompanion.chapters.figures._style import (
     figure,
     label,
 )
+from natcompanion.chapters.show import digits
 from natcompanion.likelihoods import Bernoulli
 
 SIX = {

@@ -14,8 +14,7 @@ from natcompanion import layers
 from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import _prong_fisher as fisher
 from natcompanion.chapters.experiments._prong_training import NEVER
-from natcompanion.chapters.figures._show import digits
-from natcompanion.chapters.figures._style import (
+from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
     FONT,
@@ -27,6 +26,7 @@ from natcompanion.chapters.figures._style import (
     figure,
     label,
 )
+from natcompanion.chapters.show import digits
 
 EPS, RATES = [1e-4, 1e-3, 1e-2, 1e-1], [1e-3, 3e-3, 1e-2]
 PERIODS = {"10": 10, "100": 100, "never again": NEVER}

@@ -15,8 +15,7 @@ from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.chapters.experiments._revisiting_metrics import normal, small_network, textbook_cg
 from natcompanion.chapters.experiments._revisiting_training import LIKELIHOOD
-from natcompanion.chapters.figures._show import digits
-from natcompanion.chapters.figures._style import (
+from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
     FONT,
@@ -28,6 +27,7 @@ from natcompanion.chapters.figures._style import (
     figure,
     label,
 )
+from natcompanion.chapters.show import digits
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.likelihoods import Likelihood
 from natcompanion.optim import NaturalGradient

@@ -14,8 +14,7 @@ from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import _rfim_neuron as single
 from natcompanion.chapters.experiments._rfim_training import best_rates
 from natcompanion.chapters.experiments.rfim import TIMES
-from natcompanion.chapters.figures._show import digits
-from natcompanion.chapters.figures._style import (
+from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
     FONT,
@@ -26,6 +25,7 @@ from natcompanion.chapters.figures._style import (
     figure,
     label,
 )
+from natcompanion.chapters.show import digits
 from natcompanion.relative import nu
 
 NEURON = {

@@ -12,8 +12,7 @@ from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.experiments._descent import RATES
 from natcompanion.chapters.experiments.whitening import TIMES
-from natcompanion.chapters.figures._show import choose, digits
-from natcompanion.chapters.figures._style import (
+from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
     FONT,
@@ -26,6 +25,7 @@ from natcompanion.chapters.figures._style import (
     label,
     pictures,
 )
+from natcompanion.chapters.show import choose, digits
 from natcompanion.data import mnist
 from natcompanion.whitening import whitening_matrix
 

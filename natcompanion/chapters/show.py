@@ -13,24 +13,28 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from natcompanion.chapters.statistics import significant
+
 MIME_PREFIX = "application/papermill.record/"  # hides the output; myst-nb takes it off again
 
 
 def digits(value: Any) -> str:
-    """Return a value with at most three significant digits; None as a dash."""
+    """Return a value as readers see it: three significant digits, yes or no, None as a dash.
+
+    Examples
+    --------
+    >>> [digits(x) for x in (1.0, 12, 0.05, True, None, "text")]
+    ['1.00', '12', '0.0500', 'yes', '–', 'text']
+    """
     if value is None:
         return "–"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if isinstance(value, (int, np.integer)) and abs(value) < 100_000:
         return str(value)
-    if isinstance(value, int) and abs(value) < 100_000:
-        return str(value)
-    text = f"{value:.3g}"
-    if "e" not in text:
-        return text
-    mantissa, _, exponent = text.partition("e")
-    if 0 < int(exponent) < 6:
-        return f"{float(text):.0f}"
-    return f"{mantissa}e{int(exponent)}"
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return significant(float(value))
+    return str(value)
 
 
 class Picture:

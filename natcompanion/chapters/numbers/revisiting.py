@@ -1,0 +1,1 @@
+"""The numbers, tables and claims of *Revisiting Natural Gradient*."""

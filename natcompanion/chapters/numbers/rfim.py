@@ -1,0 +1,1 @@
+"""The numbers, tables and claims of *Relative Natural Gradient*."""

@@ -1,0 +1,156 @@
+"""Means, ratios, medians and shares with their 95 % intervals: the only place where the book
+computes them.
+
+The unit of an interval is the independent unit: one value for each seed, machine or problem.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+
+def significant(value: float) -> str:
+    """Return a number to three significant digits, zeros kept; 0 is exact.
+
+    Examples
+    --------
+    >>> [significant(x) for x in (1.0, 0.25, 123456.0, 1e-5, 0.0)]
+    ['1.00', '0.250', '123000', '1.00e-5', '0']
+    """
+    if value == 0:
+        return "0"
+    text = f"{value:#.3g}".rstrip(".")
+    if "e" not in text:
+        return text
+    mantissa, _, exponent = text.partition("e")
+    if 0 < int(exponent) < 6:
+        return f"{float(text):.0f}"
+    return f"{mantissa}e{int(exponent)}"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean (or share, or geometric mean) with its 95 % confidence interval over ``n`` values.
+
+    ``low`` and ``high`` equal the mean if there is one value only.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        mean, low, high = map(significant, (self.mean, self.low, self.high))
+        return mean if self.n < 2 else f"{mean} [{low}, {high}]"
+
+
+def _finite(values: object, name: str) -> np.ndarray:
+    array = np.asarray(values).ravel()
+    if array.size == 0 or array.dtype.kind not in "bifu" or not np.isfinite(array).all():
+        raise ValueError(f"{name}: expected finite numbers, got {array.tolist()}")
+    return array
+
+
+def interval(values: object) -> Interval:
+    """Return the mean and 95 % interval: Student's t for numbers, Clopper-Pearson for the share of
+    True.
+
+    Raises
+    ------
+    ValueError
+        If there are no values or some are not finite.
+
+    Examples
+    --------
+    >>> print(interval([1.0, 2.0, 3.0]))
+    2.00 [-0.484, 4.48]
+    >>> print(interval([True] * 9 + [False]))
+    0.900 [0.555, 0.997]
+    """
+    array = _finite(values, "interval")
+    n, mean = array.size, float(array.mean())
+    if n == 1:
+        return Interval(mean, mean, mean, 1)
+    if array.dtype == bool:
+        low, high = stats.binomtest(int(array.sum()), n).proportion_ci()
+        return Interval(mean, float(low), float(high), n)
+    half = float(stats.t.ppf(0.975, n - 1) * array.std(ddof=1) / np.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def ratio_interval(ratios: object) -> Interval:
+    """Return the geometric mean of positive ratios and its 95 % interval, by Student's t on
+    logarithms.
+
+    An arithmetic mean of ratios can have a negative limit, and it favours whichever is the
+    numerator.
+
+    Examples
+    --------
+    >>> print(ratio_interval([0.5, 2.0, 1.0]))
+    1.00 [0.179, 5.59]
+    """
+    array = _finite(ratios, "ratio_interval").astype(float)
+    if (array <= 0).any():
+        raise ValueError(f"ratio_interval: expected positive ratios, got {array.tolist()}")
+    found = interval(np.log(array))
+    return Interval(*(float(np.exp(x)) for x in (found.mean, found.low, found.high)), found.n)
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """How many runs reached a target, and the median over all runs: None if half of them never
+    did.
+    """
+
+    arrived: int
+    n: int
+    median: float | None
+
+    def __str__(self) -> str:
+        middle = "never in half of the runs" if self.median is None else significant(self.median)
+        return middle if self.arrived == self.n else f"{middle} ({self.arrived} of {self.n} arrive)"
+
+
+def arrivals(steps: Iterable[float | None]) -> Arrivals:
+    """Return how many of the runs arrived, and the median over all of them; None is a run that
+    never did.
+
+    A run that never arrives counts as later than every other, so the median needs more than half of
+    the runs to arrive.
+
+    Examples
+    --------
+    >>> print(arrivals([10, 30, None]))
+    30.0 (2 of 3 arrive)
+    >>> print(arrivals([10, None]))
+    never in half of the runs (1 of 2 arrive)
+    """
+    taken = list(steps)
+    if not taken:
+        raise ValueError("arrivals: expected at least one run, got none")
+    middle = float(np.median([np.inf if step is None else float(step) for step in taken]))
+    arrived = sum(step is not None for step in taken)
+    return Arrivals(arrived, len(taken), middle if np.isfinite(middle) else None)
+
+
+def median(values: object) -> float:
+    """Return the median: of an even count the mean of the two in the middle."""
+    return float(np.median(_finite(values, "median")))
+
+
+def best(items: Iterable[tuple[object, float]]) -> object:
+    """Return the key whose value is least; NaN and infinity never win; ties go to the first.
+
+    Raises
+    ------
+    ValueError
+        If no value is finite.
+    """
+    finite = [(key, value) for key, value in items if np.isfinite(value)]
+    if not finite:
+        raise ValueError("best: expected at least one finite value")
+    return min(finite, key=lambda pair: pair[1])[0]

@@ -2,8 +2,11 @@
 the prose.
 """
 
+import ast
 import html
+import inspect
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -116,6 +119,43 @@ class Table:
             f'class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         )
         return {"text/plain": str(self), "text/html": f'<div style="overflow-x:auto">{table}</div>'}
+
+
+class Source:
+    """The source of a function, as Python to read; of a long docstring the summary only.
+
+    Parameters
+    ----------
+    function : callable or class
+        Written in Python.
+
+    Examples
+    --------
+    >>> print(Source(choose).text.splitlines()[-1])
+        return [values[name] for name in names]
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        text = textwrap.dedent(inspect.getsource(function))
+        self.text = _shortened(text).rstrip()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.text, "text/markdown": f"```python\n{self.text}\n```"}
+
+
+def _shortened(text: str) -> str:
+    """Return the source of one definition with its docstring cut to the first paragraph."""
+    definition = ast.parse(text).body[0]
+    docstring = ast.get_docstring(definition)  # type: ignore[arg-type]
+    if docstring is None or "\n\n" not in docstring:
+        return text
+    lines, node = text.splitlines(), definition.body[0]  # type: ignore[attr-defined]
+    summary = docstring.partition("\n\n")[0].splitlines()
+    shown = textwrap.indent('"""' + "\n".join(summary) + '"""', " " * node.col_offset)
+    return "\n".join([*lines[: node.lineno - 1], shown, *lines[node.end_lineno :]])
 
 
 def glue(**values: Any) -> None:

@@ -85,7 +85,8 @@ def value(paper: str, reference: str) -> object:
     name, arguments, keywords = call(reference)
     module = importlib.import_module(f"{__name__}.{paper}")
     function = getattr(module, name, None)
-    if name.startswith("_") or getattr(function, "__module__", None) != module.__name__:
+    home = getattr(function, "__module__", None) or ""
+    if name.startswith("_") or not f"{home}.".startswith(f"{module.__name__}."):
         raise ValueError(f"numbers.{paper}: no function {name!r}")
     try:
         return function(*arguments, **keywords)

@@ -8,7 +8,7 @@ import torch
 
 from natcompanion import metrics
 from natcompanion.chapters.experiments import _whitening as problems
-from natcompanion.chapters.numbers.whitening._read import percent, positional, read, whole
+from natcompanion.chapters.numbers.whitening._read import percent, positional, read
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import median
 from natcompanion.whitening import whitening_matrix
@@ -130,9 +130,6 @@ def example_table() -> Table:
     )
 
 
-GAINS = ("steepest", "natural", "eq35")
-
-
 def gaussian_paths(
     lr: float, eps: float, start: torch.Tensor, steps: torch.Tensor
 ) -> dict[str, torch.Tensor]:
@@ -142,9 +139,11 @@ def gaussian_paths(
     lambda, where the gain is 1, 1/lambda and lambda / (lambda^2 + eps).
     """
     lam, vectors = torch.linalg.eigh(problems.example().fisher())
-    gains = dict(
-        zip(GAINS, (torch.ones_like(lam), 1 / lam, regularized_gain(lam, eps)), strict=True)
-    )
+    gains = {
+        "steepest": torch.ones_like(lam),
+        "natural": 1 / lam,
+        "eq35": regularized_gain(lam, eps),
+    }
     along = vectors.mT @ start
     return {
         name: (((1 - lr * gain * lam) ** steps[:, None]).clamp(-1e50, 1e50) * along) @ vectors.mT
@@ -301,7 +300,7 @@ def regularization_table() -> Table:
     rows = read("regularization").records[0]["steps"]
     return Table(
         ["ε", "Eq. 35", "damping"],
-        [[positional(row["eps"]), whole(row["eq35"]), whole(row["damping"])] for row in rows],
+        [[positional(row["eps"]), row["eq35"], row["damping"]] for row in rows],
         "Steps to a KL of 0.0001 on the paper's own example, step size 1.",
     )
 

@@ -56,7 +56,7 @@ def curve_fit_table() -> Table:
 
 
 def fits_accelerated(name: str) -> np.ndarray:
-    """Return for each fit the share of the levels of noise at which a metric is faster than none."""
+    """Return for each fit the share of the levels of noise at which a metric beats none."""
     results = read("curve_fit")
     return np.mean([results.values(f"speedup_{name}", noise=n) > 1 for n in NOISES], axis=0)
 
@@ -89,7 +89,7 @@ def separation_table() -> Table:
                 separated(condition, "plain"),
                 separated(condition, "relative"),
                 results.median("speedup_relative", condition=condition),
-                results.median("equivariance_plain", condition=condition),
+                round(results.median("equivariance_plain", condition=condition), 3),
                 bool((results.values("equivariance_relative", condition=condition) < 1e-10).all()),
             ]
             for condition in CONDITIONS

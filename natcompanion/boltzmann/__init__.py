@@ -2,21 +2,16 @@
 whitening.
 """
 
+from natcompanion.boltzmann.blocks import FisherForms, fisher_blocks, fisher_forms, norm_terms
 from natcompanion.boltzmann.classify import ClassificationRBM, fit_softmax, one_hot
 from natcompanion.boltzmann.enumeration import ENUMERATION_LIMIT, states
 from natcompanion.boltzmann.fisher import (
     ExactFisherOperator,
-    FisherForms,
     SampledFisherOperator,
     conditional_covariance,
-    conditional_statistics,
     exact_fisher,
-    fisher_blocks,
-    fisher_forms,
     log_likelihood_hessian,
     marginal_fisher,
-    norm_terms,
-    statistic_names,
 )
 from natcompanion.boltzmann.penalty import (
     FRACTIONS,
@@ -34,6 +29,7 @@ from natcompanion.boltzmann.penalty import (
     sampled_penalty_gradient,
 )
 from natcompanion.boltzmann.rbm import RBM
+from natcompanion.boltzmann.sums import conditional_statistics, statistic_names
 from natcompanion.boltzmann.training import (
     WEIGHT_LIMIT,
     PersistentChains,

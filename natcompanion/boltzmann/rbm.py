@@ -5,14 +5,14 @@ elsewhere.
 import torch
 
 from natcompanion import _checks
-from natcompanion.boltzmann import fisher as _fisher
+from natcompanion.boltzmann.blocks import restrict, solve
 from natcompanion.boltzmann.enumeration import (
     ENUMERATION_LIMIT,
     check_enumerable,
     hidden_log_weights,
     softplus,
-    weighted_states,
 )
+from natcompanion.boltzmann.sums import covariance_of_statistics, mean_statistics
 from natcompanion.whitening import Divergence
 
 
@@ -240,19 +240,7 @@ class RBM:
 
     def statistics_mean(self) -> torch.Tensor:
         """Return the model expectation E[g], (P,). Source: boltzmann Sec. 3."""
-        if self.hidden > self.visible:
-            order = _fisher.transpose_order(self.visible, self.hidden, device=self.W.device)
-            return self.transpose().statistics_mean()[order]
-        check_enumerable(self.hidden, self.visible)
-        mean_v, mean_h, mean_vh = 0.0, 0.0, 0.0
-        for p, h, m in weighted_states(*self.double()):
-            weighted = p[:, None] * m
-            mean_v, mean_h, mean_vh = (
-                mean_v + weighted.sum(0),
-                mean_h + p @ h,
-                mean_vh + weighted.mT @ h,
-            )
-        return torch.cat([mean_v, mean_h, mean_vh.reshape(-1)]).to(self.W.dtype)
+        return mean_statistics(*self.double()).to(self.W.dtype)
 
     def data_statistics(self, v: torch.Tensor) -> torch.Tensor:
         """Return E[g] with v from the rows of ``v`` and h from p(h|v), averaged over the rows,
@@ -279,7 +267,7 @@ class RBM:
         """Return the Fisher matrix of the joint p(v, h), the covariance of g, (P, P). See
         `exact_fisher`.
         """
-        return _fisher.exact_fisher(self)
+        return covariance_of_statistics(*self.double()).to(self.W.dtype)
 
     def natural_gradient(
         self, v: torch.Tensor, damping: float = 0.0, *, structure: str = "full"
@@ -305,10 +293,8 @@ class RBM:
         Source: boltzmann Sec. 2.
         """
         exact = RBM(*self.double())
-        G = _fisher.restrict(exact.fisher(), self.visible, self.hidden, structure)
-        return _fisher.solve(G, exact.gradient(self.check_visible(v).double()), damping).to(
-            self.W.dtype
-        )
+        G = restrict(exact.fisher(), self.visible, self.hidden, structure)
+        return solve(G, exact.gradient(self.check_visible(v).double()), damping).to(self.W.dtype)
 
     # Sampling
 

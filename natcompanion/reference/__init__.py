@@ -5,6 +5,10 @@ eye.
 """
 
 from natcompanion.reference.boltzmann import (
+    equation_4,
+    hidden_state_fisher,
+    natural_boltzmann_scheme,
+    next_gamma,
     rbm_covariance,
     rbm_fisher,
     rbm_joint,
@@ -52,11 +56,13 @@ __all__ = [
     "empirical_fisher",
     "energy_distance",
     "energy_information",
+    "equation_4",
     "fisher",
     "gibbs_matrix",
     "gradient",
     "gradient_covariance",
     "gradients",
+    "hidden_state_fisher",
     "jacobian",
     "kl",
     "kl_hessian",
@@ -64,6 +70,8 @@ __all__ = [
     "layer_log_prob",
     "loss_hessian",
     "minimum_probability_flow",
+    "natural_boltzmann_scheme",
+    "next_gamma",
     "outputs",
     "pair_energy",
     "parameter_vector",

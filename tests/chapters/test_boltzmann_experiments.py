@@ -278,3 +278,14 @@ def test_diagonal_and_natural_directions_equal_the_library():
 def test_divergence_is_reported_not_raised():
     result = experiments.run("boltzmann_learning", method="sgd", lr=1e4, steps=20, size=4, hidden=3)
     assert result["diverged"]
+
+
+def test_batched_gammas_equal_the_library():
+    P = torch.randn(4, 6, 5, generator=rng(20)) * 0.01
+    v, p = torch.tensor([0.001, 0.01, 0.01, 0.2]), torch.tensor([0.05, 0.3, 0.5, 0.1])
+    gamma = torch.tensor([0.01, 1.0, 0.5, 1.05e-5])
+    found = many.next_gamma(gamma, P, v, p)
+    for s in range(4):
+        controller = boltzmann.ThresholdController(float(v[s]), float(p[s]), gamma=float(gamma[s]))
+        assert float(found[s]) == pytest.approx(controller.update(P[s].double()), rel=1e-6)
+    assert float(many.next_gamma(gamma, P, v, p, 0.4).max()) == pytest.approx(0.4)

@@ -231,6 +231,20 @@ class MovingDifference:
         return self.total / len(self.terms)
 
 
+def next_gamma(
+    gamma: torch.Tensor,
+    penalty: torch.Tensor,
+    v: torch.Tensor,
+    p: torch.Tensor,
+    cap: float = 1.0,
+) -> torch.Tensor:
+    """Return the weights of S penalties (S, D, H) after one step, (S,); the batched twin of
+    `boltzmann.ThresholdController`.
+    """
+    share = (penalty.abs() > v[:, None, None]).float().mean((1, 2))
+    return (gamma * torch.where(share > p, 1.1, 0.9)).clamp(1e-5, cap)
+
+
 def sample_covariance(phases: Phases) -> torch.Tensor:
     """Return cov(v, h) over the reconstructions, (S, V, H); h may be its mean given v, but v not
     its mean given h.

@@ -65,8 +65,7 @@ def thresholds(settings: Thresholds) -> dict:
     start = torch.full((len(CELLS),), 0.0 if settings.rule == "none" else settings.gamma)
 
     def adapt(gamma: torch.Tensor, P: torch.Tensor) -> torch.Tensor:
-        share = (P.abs() > v_limit[:, None, None]).float().mean((1, 2))
-        return (gamma * torch.where(share > p_limit, 1.1, 0.9)).clamp(1e-5, settings.cap)
+        return many.next_gamma(gamma, P, v_limit, p_limit, settings.cap)
 
     return {"cells": [list(cell) for cell in CELLS], **_train_cells(settings, start, adapt)}
 
@@ -724,9 +723,7 @@ class _Penalty:
     def _paper(self, change: tuple[torch.Tensor, ...], phases: many.Phases) -> tuple:
         """Move gamma by the threshold rule; the likelihood keeps the weight 1 - gamma."""
         P = self.average.update(many.moments(phases, "probabilities", self.generator))
-        v_limit, p_limit = self.strength.T
-        share = (P.abs() > v_limit[:, None, None]).float().mean((1, 2))
-        self.gamma = (self.gamma * torch.where(share > p_limit, 1.1, 0.9)).clamp(1e-5, 1)
+        self.gamma = many.next_gamma(self.gamma, P, *self.strength.T)
         W, a, b = (_by(self.gamma, part[self.at]) for part in change)
         return W + _by(self.gamma, P), a, b
 

@@ -1,0 +1,126 @@
+"""Sums over the hidden states in closed form: the order of the statistics g, their mean and their
+covariance, as functions of the parameters (W, a, b).
+"""
+
+import torch
+
+from natcompanion.boltzmann.enumeration import check_enumerable, weighted_states
+
+_DENSE_LIMIT_BYTES = 2**31
+
+
+def statistic_names(visible: int, hidden: int) -> list[str]:
+    """Return the names of the entries of g: v0, …, h0, …, v0h0, v0h1, …"""
+    v, h = [f"v{i}" for i in range(visible)], [f"h{j}" for j in range(hidden)]
+    return v + h + [x + y for x in v for y in h]
+
+
+def transpose_order(
+    visible: int, hidden: int, *, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Return the index that turns the vector of ``rbm.transpose()`` into the vector of ``rbm``,
+    (P,).
+    """
+    pairs = torch.arange(visible * hidden, device=device).reshape(hidden, visible).mT.reshape(-1)
+    first = torch.arange(visible, device=device) + hidden
+    return torch.cat([first, torch.arange(hidden, device=device), pairs + visible + hidden])
+
+
+def conditional_statistics(h: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    """Return E[g|h] = (m, h, vec(m h^T)) for each row; ``h`` (n, H), ``m`` = E[v|h] (n, D); result
+    (n, P).
+    """
+    return torch.cat([m, h, (m[:, :, None] * h[:, None, :]).flatten(1)], 1)
+
+
+def pixel_blocks(visible: int, hidden: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Return the positions in g of (v_i, v_i h_0, …, v_i h_{H-1}) for each visible unit i, (D, H +
+    1).
+    """
+    v = torch.arange(visible, device=device)[:, None]
+    return torch.cat([v, visible + hidden + hidden * v + torch.arange(hidden, device=device)], 1)
+
+
+def conditional_blocks(p: torch.Tensor, h: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    r"""Return the D blocks of :math:`E_h[\mathrm{Cov}(g \mid h)]`, (D, H + 1, H + 1).
+
+    Given h the visible units are independent, so only statistics of one visible unit co-vary:
+
+    .. math:: B_i = \sum_h p(h)\, m_i (1 - m_i)\, (1, h)(1, h)^T
+    """
+    one_h = torch.cat([torch.ones_like(h[:, :1]), h], 1)
+    pairs = (one_h[:, :, None] * one_h[:, None, :]).flatten(1)
+    blocks = (p[:, None] * m * (1 - m)).mT @ pairs
+    return blocks.reshape(m.shape[1], one_h.shape[1], one_h.shape[1])
+
+
+def mean_statistics(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return E[g] under the model, (P,), by enumerating the smaller layer.
+
+    Parameters
+    ----------
+    W, a, b
+        Double precision, (D, H), (D,), (H,).
+
+    Raises
+    ------
+    ValueError
+        If the smaller layer is too large to be enumerated.
+    """
+    D, H = W.shape
+    if H > D:
+        return mean_statistics(W.mT, b, a)[transpose_order(D, H, device=W.device)]
+    check_enumerable(H, D)
+    mean_v, mean_h, mean_vh = 0.0, 0.0, 0.0
+    for p, h, m in weighted_states(W, a, b):
+        weighted = p[:, None] * m
+        mean_v, mean_h, mean_vh = (
+            mean_v + weighted.sum(0),
+            mean_h + p @ h,
+            mean_vh + weighted.mT @ h,
+        )
+    return torch.cat([mean_v, mean_h, mean_vh.reshape(-1)])
+
+
+def covariance_of_statistics(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    r"""Return Cov(g, g) under the model, (P, P): the Fisher matrix of p(v, h), symmetric.
+
+    .. math:: G = \mathrm{Cov}_h(E[g \mid h]) + E_h[\mathrm{Cov}(g \mid h)]
+
+    Parameters
+    ----------
+    W, a, b
+        Double precision, (D, H), (D,), (H,).
+
+    Raises
+    ------
+    ValueError
+        If enumeration or the dense matrix would be too large.
+    """
+    D, H = W.shape
+    if H > D:
+        order = transpose_order(D, H, device=W.device)
+        return covariance_of_statistics(W.mT, b, a)[order][:, order]
+    check_enumerable(H, D)
+    P = _dense_size(D, H)
+    mean = mean_statistics(W, a, b)
+    G = torch.zeros(P, P, dtype=torch.float64, device=W.device)
+    blocks = torch.zeros(D, H + 1, H + 1, dtype=torch.float64, device=W.device)
+    for p, h, m in weighted_states(W, a, b):
+        for part in torch.arange(len(p), device=p.device).split(max(1, 2**22 // P)):
+            root = p[part].sqrt()[:, None] * (conditional_statistics(h[part], m[part]) - mean)
+            G.addmm_(root.mT, root)
+        blocks += conditional_blocks(p, h, m)
+    index = pixel_blocks(D, H, device=W.device)
+    G[index[:, :, None], index[:, None, :]] += blocks
+    return (G + G.mT) / 2
+
+
+def _dense_size(D: int, H: int) -> int:
+    P = D + H + D * H
+    if 8 * P * P > _DENSE_LIMIT_BYTES:
+        raise ValueError(
+            f"fisher: {P} parameters need a dense matrix of {8 * P * P / 2**30:.2g} GiB; "
+            "use ExactFisherOperator (products without the matrix) or SampledFisherOperator"
+        )
+    return P

@@ -1,0 +1,83 @@
+"""Section 5, footnote 4: whitening the gradients too, and K-FAC."""
+
+from natcompanion.chapters.experiments import Result
+from natcompanion.chapters.numbers import stored
+from natcompanion.chapters.show import Table
+from natcompanion.chapters.statistics import Interval, interval
+
+from .words import METHODS
+
+COMPARED = ("prong", "backward", "kfac")
+
+
+def _record(method: str) -> Result:
+    (record,) = stored("prong_backward.chapter").select(method=method).records
+    return record
+
+
+def mean_image(method: str = "prong") -> float:
+    """Return the error of the mean image, which ignores the input."""
+    return _record(method)["mean_image"]
+
+
+def searched(method: str) -> dict[float, list[tuple[float, float]]]:
+    """Return step size and error of every setting tried, by what is added to the eigenvalues."""
+    record = _record(method)
+    return {
+        second: [(e["rate"], e["train"]) for e in record["search"] if e["second"] == second]
+        for second in sorted(record.settings["second"])
+    }
+
+
+def useful(method: str) -> int:
+    """Return how many of the settings end better than the mean image."""
+    return sum(entry["train"] < mean_image(method) for entry in _record(method)["search"])
+
+
+def _useless(method: str) -> int:
+    return len(_record(method)["search"]) - useful(method)
+
+
+def useless_share(method: str) -> float:
+    """Return how many of the settings, in per cent, end no better than the mean image."""
+    return 100 * _useless(method) / len(_record(method)["search"])
+
+
+def useless_more(method: str = "backward", rival: str = "prong") -> int:
+    """Return how many more settings than the rival's end no better than the mean image."""
+    return _useless(method) - _useless(rival)
+
+
+def best_searched(method: str) -> float:
+    """Return the least error of the search."""
+    return min(entry["train"] for entry in _record(method)["search"])
+
+
+def searched_again(method: str) -> Interval:
+    """Return the error of the best setting from other initializations."""
+    return interval(_record(method)["train"])
+
+
+def twofold_table() -> Table:
+    """Return the best setting of each method, and how many are useless."""
+    rows = [
+        [
+            METHODS[method],
+            best_searched(method),
+            f"{_record(method)['rate']:g}",
+            str(searched_again(method)),
+            useless_share(method),
+        ]
+        for method in COMPARED
+    ]
+    return Table(
+        [
+            "method",
+            "best of the search",
+            "its step size",
+            "again, five initializations",
+            "useless settings, %",
+        ],
+        rows,
+        "Useless is a setting that ends no better than the mean image.",
+    )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from natcompanion import layers
+from natcompanion import layers, reference
 from natcompanion._moments import Moments, rows
 from natcompanion.layers import WhitenedConv2d, WhitenedLinear
 
@@ -126,35 +126,12 @@ def test_case_reparametrised_layer(cases, kind):
 
 
 def literal_algorithm(W, b, X, eps, printed):
-    """Lines 7-10 of Algorithm 1, layer after layer, on (V, d) and (U, c) of a tanh network.
-
-    As printed, layer i writes U_i and c_i, and line 10 reads U_(i-1) and c_(i-1), which are as in
-    line 7. With i-1 in lines 8 and 9 the algorithm is right.
-    """
-    sizes = [w.shape[1] for w in W] + [len(W[-1])]
-    U, c = (
-        [torch.eye(n, dtype=X.dtype) for n in sizes],
-        [torch.zeros(n, dtype=X.dtype) for n in sizes],
+    """Lines 6 to 11 of Algorithm 1 on a tanh network, as printed or with i - 1 in lines 8 and 9."""
+    net = reference.prong.whitened_network(W, b)
+    reference.prong.reparametrize(
+        net, X, eps, printed=printed, whiten=lambda *given: layers.whitening_pair(*given, "zca")[0]
     )
-    V, d = [None, *(w.clone() for w in W)], [None, *(x.clone() for x in b)]
-
-    def forward(upto):
-        """Return h_upto; the output layer is linear."""
-        h = X
-        for j in range(1, upto + 1):
-            a = (h - c[j - 1]) @ U[j - 1].T @ V[j].T + d[j]
-            h = a if j == len(W) else torch.tanh(a)
-        return h
-
-    for i in range(1, len(W) + 1):
-        W_i = V[i] @ U[i - 1]
-        b_i = d[i] - W_i @ c[i - 1]
-        k = i if printed else i - 1
-        moments = Moments.of(forward(k))
-        U[k], c[k] = layers.whitening_pair(moments.covariance(), eps, "zca")[0], moments.mean
-        V[i] = W_i @ torch.linalg.inv(U[i - 1])
-        d[i] = b_i + V[i] @ U[i - 1] @ c[i - 1]
-    return forward(len(W))
+    return reference.prong.activations(net, X)[len(W)]
 
 
 def test_case_algorithm_as_printed_changes_the_function(cases):

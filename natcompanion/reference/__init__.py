@@ -4,6 +4,7 @@ eye.
 ``metrics`` holds the Fisher matrices and their relatives; the module of a paper its own.
 """
 
+from natcompanion.reference import prong
 from natcompanion.reference.boltzmann import (
     equation_4,
     hidden_state_fisher,
@@ -75,6 +76,7 @@ __all__ = [
     "outputs",
     "pair_energy",
     "parameter_vector",
+    "prong",
     "rbm_covariance",
     "rbm_fisher",
     "rbm_joint",

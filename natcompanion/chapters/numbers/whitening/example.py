@@ -226,7 +226,7 @@ def grid_angles() -> tuple[torch.Tensor, torch.Tensor]:
     G = problems.example().fisher()
     axis = torch.linspace(-1, 1, 11, dtype=torch.float64)
     grid = torch.cartesian_prod(axis, axis)
-    grid = grid[grid.norm(dim=1) > 0]
+    grid = grid[grid.norm(dim=1) > 1e-9]
     cosine = torch.cosine_similarity(grid @ G, grid, dim=1).clamp(-1, 1)
     return torch.rad2deg(cosine.arccos()), _missed_in_phi(G, grid)
 

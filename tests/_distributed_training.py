@@ -125,6 +125,7 @@ def main(directory: Path) -> None:
     train_on_images(directory, "whole")
     train_on_images(directory, "parts", steps=3)
     train_on_images(directory, "parts")
+    train_on_images(directory, "other", seed=1)
     dist.destroy_process_group()
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from natcompanion.optim import RNGD
+from natcompanion.optim._blocks import damped_inverse
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(12, 5, generator=G, dtype=torch.float64)
@@ -482,13 +483,39 @@ def test_finite_gradients_may_be_large():
     optimizer.step()
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e-8, 1e8])
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-25, 1e-20, 1e-16, 1e-8, 1e8, 1e15, 1e18])
 @pytest.mark.parametrize("options", [{}, {"eps": 0.0}, {"eps": 0.0, "relative_eps": 0.01}])
 def test_inputs_of_any_scale(scale, options):
     model = mlp(dtype=torch.float32)
     optimizer = RNGD(model, 0.01, period=1, decay=0.0, **options)
     for _ in range(3):
         step(model, optimizer, (scale * X).float())
+    assert torch.isfinite(flat(model)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-19, 1e-20, 1e-21])
+def test_a_metric_of_subnormal_numbers_is_damped_as_one_of_zeros(scale):
+    """Whether a processor keeps such numbers or flushes them to 0 does not decide the step."""
+    x = torch.cat([scale * X, torch.ones(12, 1)], 1).float()
+    G = x.mT @ x / 12
+    kept = damped_inverse(G, 0.0)
+    flushed = damped_inverse(torch.where(G.abs() < 1e-37, 0.0, G), 0.0)
+    torch.testing.assert_close(kept, flushed, rtol=1e-5, atol=1.0)
+    assert 1e6 < float(kept.max()) < 1e9, "the damping is near the precision times the trace"
+    normal = torch.diag(
+        torch.tensor([1e-30, 1e-30, 1.0])
+    )  # kept as it is: its digits are all there
+    torch.testing.assert_close(damped_inverse(normal, 0.0).diag(), 1 / normal.diag())
+
+
+def test_inputs_whose_squares_overflow_are_refused_by_that_name():
+    model = mlp(dtype=torch.float32)
+    optimizer = RNGD(model, 0.01, period=1)
+    before = flat(model)
+    with pytest.raises(ValueError, match=r"squares of the inputs of layer '0' overflow .*double"):
+        step(model, optimizer, (1e20 * X).float())
+    assert torch.equal(flat(model), before) and optimizer.iteration == 0
+    step(model.double(), RNGD(model, 0.01, period=1), 1e20 * X)
     assert torch.isfinite(flat(model)).all()
 
 

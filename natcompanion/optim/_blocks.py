@@ -45,23 +45,37 @@ def damped_inverse(G: torch.Tensor, relative: float) -> torch.Tensor:
 
     :math:`t_l = \mathrm{tr}\, G_l / D`, ``t`` is its mean over the stack, and :math:`\rho` is
     ``relative``. A block that is still not positive definite in this precision gets more: the
-    damping grows tenfold, from the precision times its trace, until it is.
+    damping grows tenfold, from the precision times its trace, until it is, and its inverse finite.
     """
-    level = G.diagonal(dim1=-2, dim2=-1).mean(-1)
+    level = G.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(max=torch.finfo(G.dtype).max)
     level = torch.maximum(level, FLOOR * level.mean())
     eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
     if relative:
         G = G + (relative * level)[..., None, None] * eye
-    root, failed = torch.linalg.cholesky_ex(G)
+    inverse, failed = _inverse(G)
     extra = torch.finfo(G.dtype).eps
     while bool(failed.any()):
         level = torch.where(level > 0, level, torch.ones_like(level))
-        G = torch.where(
-            (failed > 0)[..., None, None], G + (extra * level)[..., None, None] * eye, G
-        )
-        root, failed = torch.linalg.cholesky_ex(G)
+        G = torch.where(failed[..., None, None], G + (extra * level)[..., None, None] * eye, G)
+        inverse, failed = _inverse(G)
         extra *= 10
-    return torch.cholesky_inverse(root)
+    return inverse
+
+
+def _inverse(G: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the inverses by Cholesky, and which of them are not to be used.
+
+    A pivot counts as 0 from where its products are subnormal: there digits are lost, some
+    processors and libraries flush them to 0 and others do not, and the inverse overflows.
+    """
+    root, failed = torch.linalg.cholesky_ex(G)
+    info = torch.finfo(G.dtype)
+    pivots = root.diagonal(dim1=-2, dim2=-1)
+    failed = (failed > 0) | (pivots < (info.tiny / info.eps) ** 0.5).any(-1)
+    # In the place of a root that failed stands I: a zero pivot is an error in cholesky_inverse.
+    eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+    inverse = torch.cholesky_inverse(torch.where(failed[..., None, None], eye, root))
+    return inverse, failed | ~inverse.isfinite().all(-1).all(-1)
 
 
 def windows(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
@@ -200,6 +214,10 @@ class Block:
         if self.own:
             return packed_moments(x, nu / examples, self._index(x.device))
         return gram(x * (examples**-0.5 if nu is None else (nu / examples).sqrt()))
+
+    def sees_finite(self) -> bool:
+        """Return whether all inputs of the seen passes are finite."""
+        return all(bool(x.isfinite().all()) for x, _, _ in self.pending)
 
     def fits(self, state: dict[str, Any]) -> bool:
         """Return whether a stored state has the shapes of this layer's metric."""

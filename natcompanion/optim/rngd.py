@@ -259,11 +259,16 @@ class RNGD(Optimizer):
                 "or leave its parameters out with parameters="
             )
         statistics = block.statistics()
-        if not isfinite(float(statistics.sum())):
+        if isfinite(float(statistics.sum())) or bool(statistics.isfinite().all()):
+            return statistics
+        if block.sees_finite():
             raise ValueError(
-                f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}"
+                f"step: the squares of the inputs of layer {block.name!r} overflow {block.dtype}; "
+                "scale the inputs, or use .double() on them and the model"
             )
-        return statistics
+        raise ValueError(
+            f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}"
+        )
 
     def _check_gradients(self) -> None:
         """Refuse NaN and infinity."""

@@ -23,6 +23,7 @@ SMALL = {
     "prong_conditioning_during": {"images": 200, "updates": 4, "every": 2},
     "prong_alignment": {"images": 100, "before": 2, "lags": (0, 1)},
     "prong_convolutional": {
+        "data": "digits",
         "train": 100,
         "validation": 50,
         "test": 50,

@@ -15,7 +15,7 @@ from natcompanion.chapters.experiments._prong_training import (
     at_rest,
     make_optimizer,
 )
-from natcompanion.data import cifar10, fashion_mnist
+from natcompanion.data import cifar10, fashion_mnist, mnist
 from natcompanion.likelihoods import Categorical
 
 LIKELIHOOD = Categorical()
@@ -37,10 +37,10 @@ class Pictures:
 def pictures(
     data: str, *, size: int, crop: int, train: int, validation: int, test: int
 ) -> Pictures:
-    """Return parts of Fashion-MNIST or CIFAR-10; validation and test images are cut to their
-    middle.
+    """Return parts of Fashion-MNIST, CIFAR-10 or the 5,000 digits; validation and test images are
+    cut to their middle.
     """
-    load = {"fashion": fashion_mnist, "cifar10": cifar10}[data]
+    load = {"fashion": fashion_mnist, "cifar10": cifar10, "digits": mnist}[data]
     parts = {}
     for split, n in (("train", train), ("validation", validation), ("test", test)):
         x, t = load(n, size=size, split=split, seed=0, dtype=torch.float32)

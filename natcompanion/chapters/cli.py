@@ -154,7 +154,7 @@ def report(options: argparse.Namespace) -> int:
     for name, preset in stored():
         if options.paper and not name.startswith(f"{options.paper}_"):
             continue
-        results = experiments.load(name, preset)
+        results = experiments.load(name, preset, allow_stale=True)
         groups = {record.identity[0]: record.settings for record in results}
         for key, settings in groups.items():
             records = [record for record in results if record.identity[0] == key]
@@ -177,7 +177,7 @@ def check_results(name: str, preset: str) -> None:
     experiment has now.
     """
     now = set(experiments.get(name).preset(preset).plain())
-    for record in experiments.load(name, preset):
+    for record in experiments.load(name, preset, allow_stale=True):
         if differ := sorted(now ^ set(record.settings)):
             raise ValueError(
                 f"{name}.{preset}: stored with other settings ({', '.join(differ)}): sweep it again"

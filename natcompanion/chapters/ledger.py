@@ -39,6 +39,7 @@ from natcompanion.chapters._schema import (
     Paper,
     build,
 )
+from natcompanion.chapters.experiments.encoding import digest
 from natcompanion.chapters.statistics import Interval
 
 __all__ = [
@@ -257,7 +258,7 @@ def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
     if claim.experiment is None:
         return None
     try:
-        results = experiments.load(*claim.experiment.split("."), folder=folder)
+        results = experiments.load(*claim.experiment.split("."), folder=folder, allow_stale=True)
         if _named(claim):
             with numbers.results(folder):
                 found = numbers.value(claim.paper, claim.measure)
@@ -303,6 +304,15 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
         if outcome in claim.criterion and holds(claim.criterion[outcome], names):
             return outcome
     return "not reproduced"
+
+
+def criteria(experiment: str, *, folder: Path | None = None) -> dict[str, str]:
+    """Return the hash of the criterion of each claim that ``experiment.preset`` settles."""
+    return {
+        claim.id: digest(claim.criterion)
+        for claim in load("claims", folder=folder)
+        if claim.experiment == experiment
+    }
 
 
 def counts(name: str = "claims", *, folder: Path | None = None) -> dict[str, dict[str, int]]:

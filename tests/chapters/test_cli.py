@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from natcompanion.chapters import cli, experiments, ledger
-from natcompanion.chapters.experiments import Settings, _registry, experiment
+from natcompanion.chapters.experiments import (
+    Result,
+    Settings,
+    experiment,
+    provenance,
+    registry,
+    store,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +35,9 @@ def toy(settings: Toy) -> dict:
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
     """One experiment, and an empty results folder."""
-    monkeypatch.setattr(_registry, "_import_all", lambda: None)
-    monkeypatch.setattr(_registry, "_REGISTRY", {})
+    monkeypatch.setattr(registry, "_import_all", lambda: None)
+    monkeypatch.setattr(registry, "_REGISTRY", {})
+    monkeypatch.setattr(provenance, "commit", lambda: "0123456789ab")
     monkeypatch.setenv("NATCOMPANION_RESULTS", str(tmp_path))
     experiment("toy", quick=Toy(), paper=Toy(rate=1.0))(toy)
 
@@ -153,6 +161,11 @@ def test_doctor_finds_damage(capsys, tmp_path):
     code, out, _ = call(capsys, "doctor")
     assert code == 1 and "not a results file of toy.quick" in out
     path.write_text(whole.replace('"rate"', '"speed"'))
+    code, out, _ = call(capsys, "doctor")
+    assert code == 1 and "the record of toy.quick, seed 0, {'kind': 'plain', 'speed'" in out
+    assert "was edited after it was written" in out
+    path.write_text("[]")
+    store.merge(Result("toy", "quick", 0, {"kind": "plain", "speed": 1}, {}, "cpu", 1, 0, None, {}))
     code, out, _ = call(capsys, "doctor")
     assert code == 1 and "stored with other settings (rate, speed)" in out
 

@@ -20,11 +20,13 @@ from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import (
     Result,
     Settings,
-    _records,
-    _registry,
-    _sweep,
+    encoding,
     experiment,
     interval,
+    pool,
+    provenance,
+    registry,
+    store,
 )
 
 
@@ -55,12 +57,17 @@ def toy(settings: Toy) -> dict:
 def toy_experiment(monkeypatch):
     """Register the toy for one test only, beside the real ones."""
     experiments.names()  # modules register once, when first imported: not into the copy
-    monkeypatch.setattr(_registry, "_REGISTRY", dict(_registry._REGISTRY))
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    monkeypatch.setattr(provenance, "commit", lambda: "0123456789ab")
     experiment("toy", quick=Toy(), paper=Toy(steps=100))(toy)
 
 
 def record(seed: int, **settings) -> Result:
     return Result("toy", "quick", seed, settings, {"x": float(seed)}, "cpu", 1, 0.1, None, {})
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
 def sweep(folder, **options):
@@ -150,7 +157,7 @@ def test_streams_differ():
 
 def test_a_record_says_where_it_comes_from():
     result = experiments.run("toy", seed=1)
-    assert result.versions.keys() == {"python", "torch", "numpy", "natcompanion"}
+    assert result.versions.keys() == {"python", "torch", "numpy", "scipy", "natcompanion"}
     assert (
         result.versions["torch"] == torch.__version__.partition("+")[0]
         or result.versions["torch"] == torch.__version__
@@ -167,18 +174,18 @@ def test_json_is_strict_stable_and_round():
         "b": [1.5, math.nan, -math.inf],
         "a": {"c": [[1, 2], []], "d": None, "e": True, "f": "NaN", "g": {}},
     }
-    text = _records.dumps(value)
-    back = _records.loads(text)
-    assert _records.dumps(back) == text and text.index('"a"') < text.index('"b"')
+    text = encoding.dumps(value)
+    back = encoding.loads(text)
+    assert encoding.dumps(back) == text and text.index('"a"') < text.index('"b"')
     assert math.isnan(back["b"][1]) and back["b"][2] == -math.inf and back["a"] == value["a"]
     assert json.loads(text, parse_constant=pytest.fail)["a"]["f"] == "NaN"
     with pytest.raises(ValueError, match="not strict JSON"):
-        _records.loads("[NaN]")
+        encoding.loads("[NaN]")
 
 
 def test_floats_keep_every_digit():
     numbers = np.random.default_rng(0).standard_normal(100).tolist()
-    assert _records.loads(_records.dumps(numbers)) == numbers
+    assert encoding.loads(encoding.dumps(numbers)) == numbers
 
 
 def test_values_become_plain():
@@ -188,11 +195,11 @@ def test_values_become_plain():
         "l": (1, np.int64(2)),
         "b": torch.tensor(True),
     }
-    assert _records.plain(value) == {"t": [1.0], "n": 2.0, "l": [1, 2], "b": True}
+    assert encoding.plain(value) == {"t": [1.0], "n": 2.0, "l": [1, 2], "b": True}
     with pytest.raises(ValueError, match=r"toy\.f: expected numbers.*got set"):
-        _records.plain({"f": {1}}, "toy")
+        encoding.plain({"f": {1}}, "toy")
     with pytest.raises(ValueError, match="string keys"):
-        _records.plain({1: 2})
+        encoding.plain({1: 2})
 
 
 def test_sweep_stores_each_point_of_the_grid(tmp_path):
@@ -203,15 +210,17 @@ def test_sweep_stores_each_point_of_the_grid(tmp_path):
     )
     assert results.values("own", rate=0.1, steps=1)[2] == experiments.run("toy", seed=2)["own"]
     assert results.values("global").shape == (12, 2)
-    assert os.listdir(tmp_path / "toy") == ["toy.quick.json"]
+    assert files(tmp_path / "toy") == ["toy.quick.json"]
 
 
 def test_sweep_runs_only_what_is_missing(tmp_path, monkeypatch):
     sweep(tmp_path, seeds=[0, 1])
     before = (tmp_path / "toy" / "toy.quick.json").read_bytes()
     ran = []
-    attempt = _sweep._attempt
-    monkeypatch.setattr(_sweep, "_attempt", lambda *a: ran.append(a[2].seed) or attempt(*a))
+    attempt = pool.attempt
+    monkeypatch.setattr(
+        pool, "attempt", lambda n, task, *a: ran.append(task.settings.seed) or attempt(n, task, *a)
+    )
     sweep(tmp_path, seeds=[0, 1])
     assert ran == [] and (tmp_path / "toy" / "toy.quick.json").read_bytes() == before
     assert len(sweep(tmp_path, seeds=[0, 1, 2])) == 3 and ran == [2]
@@ -264,13 +273,13 @@ def test_a_foreign_file_is_never_overwritten(tmp_path, text):
     path = tmp_path / "toy" / "toy.quick.json"
     path.parent.mkdir()
     path.write_text(text)
-    for attempt in (lambda: sweep(tmp_path), lambda: _records.merge(record(1), tmp_path)):
+    for attempt in (lambda: sweep(tmp_path), lambda: store.merge(record(1), tmp_path)):
         with pytest.raises(ValueError, match=r"toy.quick.json: not a results file of toy.quick"):
             attempt()
-    assert path.read_text() == text and os.listdir(tmp_path / "toy") == ["toy.quick.json"]
+    assert path.read_text() == text and files(tmp_path / "toy") == ["toy.quick.json"]
 
 
-def test_records_of_another_experiment_are_refused(tmp_path):
+def teststore_of_another_experiment_are_refused(tmp_path):
     sweep(tmp_path, seeds=[0])
     (tmp_path / "toy" / "toy.quick.json").rename(tmp_path / "toy" / "toy.paper.json")
     with pytest.raises(ValueError, match=r"it holds records of toy\.quick"):
@@ -278,7 +287,7 @@ def test_records_of_another_experiment_are_refused(tmp_path):
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    _records.merge(record(0), tmp_path)
+    store.merge(record(0), tmp_path)
     before = (tmp_path / "toy" / "toy.quick.json").read_bytes()
 
     def full(*_):
@@ -286,15 +295,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        _records.merge(record(1), tmp_path)
-    assert (tmp_path / "toy" / "toy.quick.json").read_bytes() == before and os.listdir(
-        tmp_path / "toy"
-    ) == ["toy.quick.json"]
+        store.merge(record(1), tmp_path)
+    assert (tmp_path / "toy" / "toy.quick.json").read_bytes() == before
+    assert [r.seed for r in store.read("toy", "quick", tmp_path)] == [0]
 
 
 def merge_many(folder: Path, seeds: range) -> None:
     for seed in seeds:
-        _records.merge(record(seed), folder)
+        store.merge(record(seed), folder)
 
 
 def test_two_writers_lose_nothing(tmp_path):
@@ -324,7 +332,7 @@ def slow(settings):
     time.sleep(settings.pause)
     return {"x": settings.seed}
 
-sweep("slow", seeds=range(6), folder=Path(sys.argv[1]) / "results", progress=False)
+sweep("slow", seeds=range(6), folder=Path(sys.argv[1]) / "results", progress=False, dirty=True)
 """
 
 
@@ -332,12 +340,12 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
     command = [sys.executable, "-c", SLOW, str(tmp_path)]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     path = tmp_path / "results" / "slow" / "slow.quick.json"
-    while not (path.exists() and len(json.loads(path.read_text())) >= 2):
+    while len(store.read("slow", "quick", tmp_path / "results")) < 2:
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    finished = [item["seed"] for item in json.loads(path.read_text())]
+    finished = [record.seed for record in store.read("slow", "quick", tmp_path / "results")]
     assert 2 <= len(finished) < 6
     subprocess.run(command, check=True)
     ran = [int(line) for line in (tmp_path / "ran").read_text().split()]
@@ -399,10 +407,10 @@ def test_interval_refuses(values):
 def test_the_results_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("NATCOMPANION_RESULTS", raising=False)
     monkeypatch.chdir(tmp_path)
-    checkout = Path(_records.__file__).resolve().parents[3] / "book" / "results"
+    checkout = Path(store.__file__).resolve().parents[3] / "book" / "results"
     assert experiments.results_folder() == checkout
     monkeypatch.setattr(
-        _records, "__file__", str(tmp_path / "lib" / "natcompanion" / "experiments" / "x.py")
+        store, "__file__", str(tmp_path / "lib" / "natcompanion" / "experiments" / "x.py")
     )
     assert experiments.results_folder() == tmp_path / "results"
     (tmp_path / "book" / "results").mkdir(parents=True)

@@ -12,7 +12,7 @@ import yaml
 
 from natcompanion import optim
 from natcompanion.chapters import ledger
-from natcompanion.chapters.experiments import Result, _records
+from natcompanion.chapters.experiments import Result, store
 from natcompanion.chapters.figures import scoreboard
 from natcompanion.chapters.ledger import Claim, LedgerError
 
@@ -205,7 +205,7 @@ def results(tmp_path):
             "many": [1.0, 2.0, 3.0],
             "nested": {"win": seed < 9},
         }
-        _records.merge(
+        store.merge(
             Result("toy", "quick", seed, {"rate": 0.1}, values, "cpu", 1, 0.1, None, {}), tmp_path
         )
     return tmp_path
@@ -247,7 +247,7 @@ def test_the_verdict_follows_the_result(results):
     slow = Result(
         "toy", "quick", 0, {"rate": 0.1}, {"fast": 9.0, "slow": 1.0}, "cpu", 1, 0.1, None, {}
     )
-    _records.merge(slow, results)
+    store.merge(slow, results)
     assert ledger.verdict(wrong, folder=results) == "not reproduced"
 
 
@@ -362,7 +362,7 @@ def test_cost(results):
     """Ten runs of 0.1 s; ``toy`` is of no paper, so only the sum has it."""
     assert scoreboard.cost(results) == [("All", "1", "10", "1 s")]
     long = Result("rfim_x", "paper", 0, {}, {}, "cpu", 1, 5400.0, None, {})
-    _records.merge(long, results)
+    store.merge(long, results)
     assert scoreboard.cost(results)[0][1:] == ("1", "1", "1.5 h") and scoreboard.cost(results)[-1][
         1:3
     ] == ("2", "11")

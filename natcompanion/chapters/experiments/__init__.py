@@ -18,10 +18,12 @@ stores records in ``book/results/whitening_figure1.paper.json``, and ``load("whi
 "paper")`` reads them.
 """
 
-from ._records import Result, book_folder, results_folder
-from ._registry import Experiment, Settings, experiment, get, names
-from ._results import Interval, Results, interval, load, stored
-from ._sweep import default_workers, run, sweep
+from .registry import Experiment, experiment, get, names
+from .results import Interval, Results, interval, load, stored
+from .runner import run
+from .settings import Settings
+from .store import Result, book_folder, results_folder
+from .sweeping import default_workers, sweep
 
 __all__ = [
     "Experiment",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from natcompanion.chapters.experiments._prong_time import seconds
-from natcompanion.chapters.experiments._registry import Settings
+from natcompanion.chapters.experiments.settings import Settings
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.data import fashion_mnist, mnist
 from natcompanion.likelihoods import Categorical

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from natcompanion.chapters.experiments._results import Results
+from natcompanion.chapters.experiments.results import Results
 from natcompanion.data import fashion_mnist, mnist
 from natcompanion.optim import RNGD
 from natcompanion.relative import sharp_ratio

@@ -84,7 +84,7 @@ def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
     in the last row.
     """
     found = [
-        (name.partition("_")[0], experiments.load(name, preset, folder=folder))
+        (name.partition("_")[0], experiments.load(name, preset, folder=folder, allow_stale=True))
         for name, preset in experiments.stored(folder)
     ]
 

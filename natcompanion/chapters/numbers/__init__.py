@@ -19,8 +19,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
-from natcompanion.chapters.experiments import Results, load
-from natcompanion.chapters.experiments import _records as records
+from natcompanion.chapters.experiments import Results, load, store
 
 __all__ = ["call", "results", "stored", "value"]
 
@@ -41,14 +40,13 @@ def results(folder: Path | None) -> Iterator[None]:
 def stored(name: str) -> Results:
     """Return the records of ``experiment.preset``, read once for each state of the file."""
     experiment, _, preset = name.partition(".")
-    path = records.path_of(experiment, preset or "quick", _FOLDER.get())
-    changed = path.stat().st_mtime_ns if path.exists() else 0
-    return _stored(experiment, preset or "quick", path, changed)
+    path = store.path_of(experiment, preset or "quick", _FOLDER.get())
+    return _stored(experiment, preset or "quick", path, store.changed(path))
 
 
 @lru_cache(maxsize=256)
-def _stored(experiment: str, preset: str, path: Path, changed: int) -> Results:
-    return load(experiment, preset, folder=path.parents[1])
+def _stored(experiment: str, preset: str, path: Path, changed: tuple) -> Results:
+    return load(experiment, preset, folder=path.parents[1], allow_stale=True)
 
 
 def call(reference: str) -> tuple[str, list, dict]:

@@ -3,36 +3,12 @@
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 
-import torch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Base of every experiment's settings: a seed and a device; subclasses add their own fields
-    with defaults.
-    """
-
-    seed: int = 0
-    device: str = "cpu"
-
-    def generator(self, offset: int = 0) -> torch.Generator:
-        """Return a new random generator for this seed; another ``offset`` gives an independent
-        stream.
-
-        Streams of different seeds do not meet for offsets below 1000.
-        """
-        return torch.Generator(device=self.device).manual_seed(1000 * self.seed + offset)
-
-    def plain(self) -> dict:
-        """Return the settings as JSON has them (tuples become lists), without seed and device."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
-            if key not in ("seed", "device")
-        }
+from .encoding import plain
+from .fingerprint import fingerprint
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -47,6 +23,11 @@ class Experiment:
     def summary(self) -> str:
         """The first line of the function's docstring."""
         return (self.function.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the code that a run executes."""
+        return fingerprint(self.function, type(next(iter(self.presets.values()))))
 
     def preset(self, preset: str) -> Settings:
         """Return the settings of a preset."""
@@ -66,12 +47,10 @@ class Experiment:
             raise ValueError(
                 f"{self.name}: no setting {', '.join(unknown)}; there are {', '.join(known)}"
             )
+        values = {key: plain(new, f"{self.name}: setting {key}") for key, new in overrides.items()}
         return replace(
             base,
-            **{
-                key: _typed(self.name, key, getattr(base, key), new)
-                for key, new in overrides.items()
-            },
+            **{key: _typed(self.name, key, getattr(base, key), new) for key, new in values.items()},
         )
 
 
@@ -81,11 +60,16 @@ def _typed(name: str, key: str, default: object, new: object) -> object:
     """
     if isinstance(default, float) and isinstance(new, int) and not isinstance(new, bool):
         return float(new)
-    if isinstance(default, tuple) and isinstance(new, list):
-        return tuple(new)
+    if isinstance(new, list) and (default is None or isinstance(default, tuple)):
+        return _tuples(new)
     if default is not None and type(new) is not type(default):
         raise ValueError(f"{name}: setting {key} expected {type(default).__name__}, got {new!r}")
     return new
+
+
+def _tuples(value: object) -> object:
+    """Return lists as tuples, inner ones too."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 _REGISTRY: dict[str, Experiment] = {}

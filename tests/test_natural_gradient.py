@@ -387,23 +387,21 @@ def test_resumes_bit_for_bit(tmp_path, stop, adaptive):
 
 
 def bad_states(good):
-    group, missing = good["param_groups"][0], {k: v for k, v in good.items() if k != "damping"}
+    group = good["param_groups"][0]
+
+    def changed(**options):
+        return {**good, "param_groups": [{**group, **options}]}
+
+    without = {**good, "param_groups": [{k: v for k, v in group.items() if k != "damping"}]}
     narrow = {0: {"direction": torch.zeros(2, 2)}}
     return {
-        "expected one of NaturalGradient, got one with the entries": missing,
-        "expected one of NaturalGradient, got one with the entries []": {},
-        "damping: expected a finite number >=? 0, got nan": {**good, "damping": math.nan},
-        "damping: expected a finite number >=? 0, got -5.0": {**good, "damping": -5.0},
-        "lr: expected a finite number >= 0, got -1": {
-            **good,
-            "param_groups": [{**group, "lr": -1.0}],
-        },
-        "lr: expected a finite number >= 0, got None": {
-            **good,
-            "param_groups": [{"params": group["params"]}],
-        },
+        "expected one of NaturalGradient on this model.*no option 'damping'": without,
+        "damping: expected a finite number >=? 0, got nan": changed(damping=math.nan),
+        "damping: expected a finite number >=? 0, got -5.0": changed(damping=-5.0),
+        "lr: expected a finite number >= 0, got -1": changed(lr=-1.0),
+        "lr: expected a number, got None": changed(lr=None),
         "different number of parameter groups": {**good, "param_groups": [group, group]},
-        r"direction of parameter 0 to have shape \(4, 3\), got \(2, 2\)": {**good, "state": narrow},
+        r"direction of shape \(2, 2\) for \(4, 3\)": {**good, "state": narrow},
     }
 
 
@@ -422,7 +420,7 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing(adaptive):
     optimizer.step(*batch(Categorical()))
     before = copy.deepcopy(optimizer.state_dict())
     for message, state in bad_states(make(0.7).state_dict()).items():
-        with pytest.raises(ValueError, match=message.replace("[]", r"\[\]")):
+        with pytest.raises(ValueError, match=message):
             optimizer.load_state_dict(state)
         torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
 
@@ -430,13 +428,15 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing(adaptive):
 def test_a_state_out_of_the_range_of_the_damping_rule_is_refused():
     constant = NaturalGradient(mlp(), Categorical(), 0.3, damping=0.0)
     adaptive = NaturalGradient(mlp(), Categorical(), 0.3, damping=LevenbergMarquardt(1.0))
-    with pytest.raises(ValueError, match="state_dict: damping"):
+    with pytest.raises(ValueError, match="damping: expected a finite number > 0"):
         adaptive.load_state_dict(constant.state_dict())
     narrow = NaturalGradient(
         mlp(), Categorical(), 0.3, damping=LevenbergMarquardt(1.0, maximum=2.0)
     )
-    with pytest.raises(ValueError, match="state_dict: damping: expected 1e-08 to 2.0, got 5"):
-        narrow.load_state_dict({**adaptive.state_dict(), "damping": 5.0})
+    with pytest.raises(ValueError, match="damping: expected 1e-08 to 2.0, got 5"):
+        state = adaptive.state_dict()
+        state["param_groups"][0]["damping"] = 5.0
+        narrow.load_state_dict(state)
     assert adaptive.damping.damping == narrow.damping.damping == 1.0
     constant.load_state_dict(adaptive.state_dict())
     assert constant.damping == 1.0
@@ -466,7 +466,7 @@ def test_no_step_at_step_size_zero_and_schedulers_work():
     for damping in (0.1, LevenbergMarquardt(0.1)):
         optimizer = NaturalGradient(model, likelihood, 0.0, damping=damping)
         optimizer.step(x, t)
-        assert torch.equal(vector(model), before) and optimizer.state_dict()["damping"] == 0.1
+        assert torch.equal(vector(model), before) and optimizer.param_groups[0]["damping"] == 0.1
     optimizer = NaturalGradient(model, likelihood, 0.4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     optimizer.step(x, t)
@@ -574,7 +574,7 @@ def test_memory_does_not_grow():
         ({"rtol": -1.0}, "rtol"),
         ({"warm_start": -1.0}, "warm_start"),
         ({"prediction": "cubic"}, 'prediction: expected "linear" or "quadratic", got \'cubic\''),
-        ({"parameters": ["nothing"]}, "parameters: expected trainable parameters"),
+        ({"parameters": ["nothing"]}, "parameters: expected parameters of the model"),
         ({"parameters": []}, "parameters"),
     ],
 )

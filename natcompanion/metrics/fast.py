@@ -22,6 +22,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import nn
 from torch.nn.functional import pad, unfold
+from torch.nn.grad import conv2d_weight
 
 from natcompanion._moments import first
 from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
@@ -91,6 +92,22 @@ class Layer:
             bias = delta.sum(-1).flatten(2).transpose(0, 1)
         parts = ([weight.flatten(2)] if self.weight else []) + ([bias] if self.bias else [])
         return torch.cat(parts, 2)
+
+    def gradient(self, delta: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the examples of the gradients by this layer's parameters, (p,), for
+        cotangents (n, ...) of its output: one product, where the rows would be n times as large.
+        """
+        m, h = self.module, self.inputs
+        if isinstance(m, nn.Linear):
+            flat = delta.flatten(0, -2)
+            weight, bias = flat.mT @ h.flatten(0, -2), flat.sum(0)
+        else:
+            mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
+            padded = pad(h, m._reversed_padding_repeated_twice, mode=mode)
+            how = (m.stride, 0, m.dilation, m.groups)
+            weight, bias = conv2d_weight(padded, m.weight.shape, delta, *how), delta.sum((0, 2, 3))
+        parts = ([weight.flatten()] if self.weight else []) + ([bias] if self.bias else [])
+        return torch.cat(parts)
 
 
 def gram(f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor | None:
@@ -192,7 +209,7 @@ def _explains_gradient(
     )
     ours = torch.zeros_like(seen)
     for layer, delta in zip(layers, deltas, strict=True):
-        row, start = layer.rows(torch.einsum("k,k...->...", mix, delta).unsqueeze(0)).sum((0, 1)), 0
+        row, start = layer.gradient(torch.einsum("k,k...->...", mix, delta)), 0
         for place in filter(None, (layer.weight, layer.bias)):
             ours[place] = row[start : start + place.stop - place.start]
             start += place.stop - place.start

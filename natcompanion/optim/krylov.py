@@ -98,23 +98,14 @@ class HessianFree(NaturalGradient):
         options = {"solver": conjugate_gradient, "prediction": "quadratic", **options}
         super().__init__(model, likelihood, lr, damping=damping, warm_start=warm_start, **options)
 
-    def step(
-        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
-    ) -> float:
-        """Make one step and return the loss before it; see
-        :meth:`natcompanion.optim.NaturalGradient.step`.
-        """
-        if metric_inputs is not None:
-            raise ValueError(
-                "metric_inputs: HessianFree takes its matrix from the batch of the "
-                "gradient; use NaturalGradient"
-            )
-        return super().step(x, t)
+    needs_targets = (
+        "HessianFree takes its matrix from the batch of the gradient; use NaturalGradient"
+    )
 
     def _metric(
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> Any:
-        return GaussNewtonOperator(self.model, x, t, self.likelihood, parameters=self._leaves())
+        return GaussNewtonOperator(self.model, x, t, self.likelihood, parameters=self._trained())
 
 
 class KrylovSubspaceDescent(NaturalGradient):

@@ -2,14 +2,13 @@ r"""The natural gradient by truncated Newton: a metric known by its products, a 
 iterative solver.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from natcompanion import _checks as check
 from natcompanion.damping import (
@@ -21,6 +20,7 @@ from natcompanion.damping import (
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import FisherOperator
 from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.optim.base import Parameters, Preconditioned, Share, trainable
 from natcompanion.solvers import Reason, Solution, minres_qlp
 
 Metric = Callable[..., Any]
@@ -70,7 +70,7 @@ class Damped:
         return self.metric @ v + self.damping * v
 
 
-class NaturalGradient(Optimizer):
+class NaturalGradient(Preconditioned):
     r"""Natural-gradient descent on the mean negative log-likelihood of a model.
 
     .. math:: \theta \leftarrow \theta - \mathrm{lr}\, (G + \lambda I)^{-1} g, \qquad
@@ -107,9 +107,12 @@ class NaturalGradient(Optimizer):
     metric : callable
         ``metric(model, inputs, likelihood, parameters=...)`` returns G, as something with ``@``,
         ``shape`` and ``dtype``.
+    momentum, nesterov, weight_decay
+        As for :class:`natcompanion.optim.Preconditioned`: momentum of the natural gradient, and
+        decoupled decay. The reduction ratio is that of the whole move.
     parameters : iterable, optional
-        Parameters or their names, if not all trainable ones; or parameter groups, each a dict with
-        ``"params"`` and perhaps ``"lr"``.
+        Parameters or their names, or parameter groups; all of the model if left out. Those that are
+        frozen at a step stay where they are.
 
     Attributes
     ----------
@@ -142,9 +145,12 @@ class NaturalGradient(Optimizer):
         prediction: Literal["linear", "quadratic"] = "linear",
         warm_start: float = 0.0,
         metric: Metric = FisherOperator,
-        parameters: Iterable[Any] | None = None,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        parameters: Parameters = None,
     ) -> None:
-        self.model, self.likelihood, self.solver, self.metric = model, likelihood, solver, metric
+        self.likelihood, self.solver, self.metric = likelihood, solver, metric
         self.damping = damping
         if not isinstance(damping, LevenbergMarquardt):
             self.damping = check.non_negative(damping, "damping")
@@ -154,22 +160,26 @@ class NaturalGradient(Optimizer):
         self.rtol, self.max_iter = check.non_negative(rtol, "rtol"), max_iter
         self.warm_start = check.non_negative(warm_start, "warm_start")
         self.last: Step | None = None
-        super().__init__(_groups(model, parameters), {"lr": lr})
+        options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        super().__init__(model, parameters, {"lr": lr, **options, "damping": self._damping_value()})
+        self._function()
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of the model's parameters with a step size of its own."""
-        super().add_param_group(param_group)
-        try:
-            check.non_negative(self.param_groups[-1]["lr"], "lr")
-        except ValueError:
-            self.param_groups.pop()
-            raise
+    needs_targets: str | None = None
+    """Why ``metric_inputs`` are refused, where they are."""
 
     @torch.no_grad()
     def step(
-        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
-    ) -> float:
+        self,
+        x: torch.Tensor | None = None,
+        t: torch.Tensor | None = None,
+        metric_inputs: torch.Tensor | None = None,
+        *,
+        closure: Callable[[], Any] | None = None,
+    ) -> float | None:
         """Make one step and return the loss before it.
+
+        The step takes its gradient from the batch, not from ``.grad``; a call without a batch, as
+        libraries make it to initialize a state, does nothing where all gradients are zero.
 
         Parameters
         ----------
@@ -178,6 +188,8 @@ class NaturalGradient(Optimizer):
             Targets of ``x``, as the likelihood expects them.
         metric_inputs : Tensor, shape (m, ...), optional
             Inputs for the metric; ``x`` if left out. They need no targets.
+        closure : None
+            Refused: the loss is the likelihood's.
 
         Raises
         ------
@@ -188,67 +200,53 @@ class NaturalGradient(Optimizer):
         Notes
         -----
         Autocast is switched off: products and the loss in half precision would stop the solver and
-        the damping rule.
+        the damping rule. With several processes of ``torch.distributed`` each gives its part of the
+        batch; loss, gradient and products are means over all examples.
         """
+        if x is None or t is None or closure is not None:
+            return self._without_batch(closure)
+        if metric_inputs is not None and self.needs_targets is not None:
+            raise ValueError(f"metric_inputs: {self.needs_targets}")
         with torch.autocast(self._leaves()[0].device.type, enabled=False):
             return self._step(x, t, metric_inputs)
 
+    def _without_batch(self, closure: Callable[[], Any] | None) -> None:
+        """Do nothing for gradients of zero; ask for a batch otherwise."""
+        moving = any(p.grad is not None and bool(p.grad.any()) for p in self._leaves())
+        if closure is not None or moving:
+            raise ValueError(
+                f"step: expected a batch of inputs and targets, as in step(x, t); "
+                f"{type(self).__name__} computes loss and gradient itself"
+            )
+
     def _step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None) -> float:
-        f = ModelFunction(self.model, self._leaves())
-        wide = f.check(x)
+        f = self._function()
+        wide, share = f.check(x), Share(len(x))
         loss, g = self._gradient(f, wide, t)
+        loss, g = share.mean(loss, g)
         damping = self._damping_value()
-        A = Damped(self._metric(x, t, x if metric_inputs is None else metric_inputs, g), damping)
+        inputs = x if metric_inputs is None else metric_inputs
+        metric = Shared.over_processes(self._metric(x, t, inputs, g), len(inputs))
+        A = Damped(metric, damping)
         solution = self._solve(A, g, f, wide, t)
-        move = -self._rates(f) * solution.x
-        loss_after = self._loss(f, moved(f, move), wide, t)
+        velocity = self._velocity(f, solution.x)
+        move = self._move(f, velocity, solution.x)
+        (loss_after,) = share.mean(self._loss(f, moved(f, move), wide, t))
         predicted = self._predicted(g, move, A)
         rho = reduction_ratio(loss, loss_after, predicted, eps=torch.finfo(f.dtype).eps)
-        accepted = self._judge(
-            loss, loss_after, predicted, rho, idle=not bool((self._rates(f) * g).any())
-        )
+        idle = not bool((self._option(f, "lr") * g).any())
+        accepted = self._judge(loss, loss_after, predicted, rho, idle=idle)
         if accepted:
-            self._write(f, move, solution.x)
-        self.last = Step(
-            loss,
-            loss_after,
-            predicted,
-            rho,
-            damping,
-            solution.iterations,
-            solution.residual,
-            solution.reason,
-            accepted,
-        )
+            self._write(f, move, velocity, solution.x)
+        self._count()
+        ended = (solution.iterations, solution.residual, solution.reason)
+        self.last = Step(loss, loss_after, predicted, rho, damping, *ended, accepted)
         return loss
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return everything, the model included, so that copies and pickles of both together go on
-        as one would.
-        """
-        return dict(self.__dict__)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the parameter groups, the damping, and the last direction if the solver starts
-        from it.
-        """
-        return {**super().state_dict(), "damping": self._damping_value()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`.
-
-        Raises
-        ------
-        ValueError
-            If it is not one of this optimizer, or its damping is not one that the optimizer could
-            be built with. Nothing is changed then.
-        """
-        damping = self._checked(state_dict)
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        if isinstance(self.damping, LevenbergMarquardt):
-            self.damping.damping = damping
-        else:
-            self.damping = damping
+    def _count(self) -> None:
+        for group in self.param_groups:
+            group["steps"] += 1
+            group["damping"] = self._damping_value()
 
     # ---- What variants replace
 
@@ -256,7 +254,7 @@ class NaturalGradient(Optimizer):
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> Any:
         """Return the metric of this step, whose gradient is ``g``."""
-        return self.metric(self.model, inputs, self.likelihood, parameters=self._leaves())
+        return self.metric(self.model, inputs, self.likelihood, parameters=self._trained())
 
     def _solve(
         self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor
@@ -307,68 +305,114 @@ class NaturalGradient(Optimizer):
             self.damping.update(rho if predicted > 0 else nan)  # uphill as predicted is no success
         return isfinite(loss_after) and loss_after <= loss
 
-    def _checked(self, state_dict: dict[str, Any]) -> float:
-        """Return the damping of a state that fits."""
-        check.entries(state_dict, {"state", "param_groups", "damping"}, type(self).__name__)
-        for group in state_dict["param_groups"]:
-            check.non_negative(group.get("lr"), "state_dict: lr")
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        for key, p in zip(keys, self._leaves(), strict=False):  # their number is checked by torch
-            d = state_dict["state"].get(key, {}).get("direction", p)
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        if isinstance(self.damping, LevenbergMarquardt):
+            replace(self.damping, damping=group["damping"])
+        else:
+            check.non_negative(group["damping"], "damping")
+
+    def _check_state(self, state: dict[nn.Parameter, dict[str, Any]]) -> None:
+        super()._check_state(state)
+        for p, entries in state.items():
+            d = entries.get("direction", p)
             if d.shape != p.shape:
-                raise ValueError(
-                    f"state_dict: expected the direction of parameter {key} to have shape "
-                    f"{tuple(p.shape)}, got "
-                    f"{tuple(d.shape)}; build model and optimizer as they were when it was saved"
-                )
-        value = state_dict["damping"]
-        if not isinstance(self.damping, LevenbergMarquardt):
-            return check.non_negative(value, "state_dict: damping")
-        try:
-            return float(replace(self.damping, damping=value).damping)
-        except ValueError as error:
-            raise ValueError(f"state_dict: {error}") from error
+                raise ValueError(f"a direction of shape {tuple(d.shape)} for {tuple(p.shape)}")
+
+    def _restored(self) -> None:
+        value = self.param_groups[0]["damping"]
+        if isinstance(self.damping, LevenbergMarquardt):
+            self.damping.damping = float(value)
+        else:
+            self.damping = float(value)
 
     def _damping_value(self) -> float:
         adaptive = isinstance(self.damping, LevenbergMarquardt)
         return float(self.damping.damping if adaptive else self.damping)
 
-    def _leaves(self) -> list[nn.Parameter]:
-        return [p for group in self.param_groups for p in group["params"]]
+    def _function(self) -> ModelFunction:
+        """Return the model as a function of what is trained now."""
+        return ModelFunction(self.model, self._trained())
 
-    def _rates(self, f: ModelFunction) -> torch.Tensor | float:
-        """Return the step size of every entry of the parameter vector, or the one that all
-        share.
+    def _trained(self) -> list[nn.Parameter]:
+        """Return the parameters that are trained now."""
+        return list(trainable(self._leaves()))
+
+    def _option(self, f: ModelFunction, key: str) -> torch.Tensor | float:
+        """Return an option of the groups for every entry of the parameter vector, or the value that
+        all share.
         """
-        rates = {id(p): group["lr"] for group in self.param_groups for p in group["params"]}
-        if len(set(rates.values())) == 1:
-            return float(next(iter(rates.values())))
-        return f.flat(
-            [torch.full_like(f.theta[name], float(rates[id(p)])) for name, p in f.originals.items()]
-        )
+        groups = self._group_of()
+        values = {name: float(groups[p][key]) for name, p in f.originals.items()}
+        if len(set(values.values())) == 1:
+            return next(iter(values.values()))
+        return f.flat([torch.full_like(f.theta[name], value) for name, value in values.items()])
+
+    def _velocity(self, f: ModelFunction, direction: torch.Tensor) -> torch.Tensor:
+        """Return the velocity that this direction would give."""
+        if not any(group["momentum"] for group in self.param_groups):
+            return direction
+        return self._option(f, "momentum") * self._saved(f, "momentum_buffer") + direction
+
+    def _move(
+        self, f: ModelFunction, velocity: torch.Tensor, direction: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the change of the parameters, (P,)."""
+        lr, decay = self._option(f, "lr"), self._option(f, "weight_decay")
+        ahead = velocity
+        if any(group["nesterov"] for group in self.param_groups):
+            looking = self._option(f, "nesterov")
+            ahead = (
+                looking * (direction + self._option(f, "momentum") * velocity)
+                + (1 - looking) * velocity
+            )
+        move = -lr * ahead
+        if any(group["weight_decay"] for group in self.param_groups):
+            move = move - lr * decay * f.flat(f.theta.values())
+        return move
 
     def _last_direction(self, f: ModelFunction) -> torch.Tensor:
+        return self._saved(f, "direction")
+
+    def _saved(self, f: ModelFunction, key: str) -> torch.Tensor:
+        """Return an entry of the state as a vector (P,), 0 where there is none yet."""
         return f.flat(
             [
-                self.state[p].get("direction", torch.zeros_like(f.theta[n]))
+                self.state.get(p, {}).get(key, torch.zeros_like(f.theta[n])).to(f.dtype)
                 for n, p in f.originals.items()
             ]
         )
 
-    def _write(self, f: ModelFunction, move: torch.Tensor, direction: torch.Tensor) -> None:
-        for (name, p), new in zip(f.originals.items(), moved(f, move).values(), strict=True):
+    def _write(
+        self, f: ModelFunction, move: torch.Tensor, velocity: torch.Tensor, direction: torch.Tensor
+    ) -> None:
+        for p, new in zip(f.originals.values(), moved(f, move).values(), strict=True):
             p.copy_(new)
-        if self.warm_start:
-            for p, d in zip(f.originals.values(), _split(f, direction), strict=True):
-                self.state[p]["direction"] = d
+        kept = {"momentum_buffer": velocity, "direction": direction}
+        if not any(group["momentum"] for group in self.param_groups):
+            del kept["momentum_buffer"]
+        if not self.warm_start:
+            del kept["direction"]
+        for key, vector in kept.items():
+            for p, d in zip(f.originals.values(), _split(f, vector), strict=True):
+                self.state[p][key] = d
 
 
-def _groups(model: nn.Module, parameters: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """Return parameter groups for torch from what the user chose."""
-    chosen = None if parameters is None else list(parameters)
-    if chosen and isinstance(chosen[0], dict):
-        return chosen
-    return [{"params": list(ModelFunction(model, chosen).originals.values())}]
+class Shared:
+    """A metric whose examples lie with several processes: its products are means over all."""
+
+    def __init__(self, metric: Any, share: Share) -> None:
+        self.metric, self.share = metric, share
+        self.shape, self.dtype = tuple(metric.shape), metric.dtype
+
+    @classmethod
+    def over_processes(cls, metric: Any, examples: int) -> Any:
+        """Return the metric itself where there is one process."""
+        share = Share(examples)
+        return cls(metric, share) if share.several else metric
+
+    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        return self.share.mean(self.metric @ v)[0]
 
 
 def _split(f: ModelFunction, vector: torch.Tensor) -> list[torch.Tensor]:

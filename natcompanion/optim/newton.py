@@ -83,21 +83,10 @@ class Newton(NaturalGradient):
             )
         super().__init__(model, likelihood, lr, **{"rtol": 1e-10, "max_iter": None, **options})
 
-    def step(
-        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
-    ) -> float:
-        """Make one step and return the loss before it; see
-        :meth:`natcompanion.optim.NaturalGradient.step`.
-        """
-        if metric_inputs is not None:
-            raise ValueError(
-                "metric_inputs: the Hessian needs targets and cannot use other inputs; "
-                "leave them out"
-            )
-        return super().step(x, t)
+    needs_targets = "the Hessian needs targets and cannot use other inputs; leave them out"
 
     def _metric(
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> torch.Tensor:
         with torch.enable_grad():
-            return loss_hessian(self.model, x, t, self.likelihood, parameters=self._leaves())
+            return loss_hessian(self.model, x, t, self.likelihood, parameters=self._trained())

@@ -54,25 +54,16 @@ class TONGA(NaturalGradient):
             )
         super().__init__(model, likelihood, lr, **options)
 
-    def step(
-        self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None = None
-    ) -> float:
-        """Make one step and return the loss before it; see
-        :meth:`natcompanion.optim.NaturalGradient.step`.
-        """
-        if metric_inputs is not None:
-            raise ValueError(
-                "metric_inputs: the covariance of gradients needs targets and cannot use "
-                "other inputs; "
-                "leave them out, or use NaturalGradient"
-            )
-        return super().step(x, t)
+    needs_targets = (
+        "the covariance of gradients needs targets and cannot use other inputs; leave them "
+        "out, or use NaturalGradient"
+    )
 
     def _metric(
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> Any:
         uncentred = CovarianceOperator(
-            self.model, x, t, self.likelihood, centred=False, parameters=self._leaves()
+            self.model, x, t, self.likelihood, centred=False, parameters=self._trained()
         )
         return Centred(uncentred, g) if self.centred else uncentred
 

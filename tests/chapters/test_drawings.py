@@ -23,7 +23,9 @@ every = pytest.mark.parametrize("drawing", DRAWINGS.values(), ids=DRAWINGS)
 
 
 def ends(ranges: dict) -> list[dict]:
-    """Return the corners of the ranges of a live figure."""
+    """Return the corners of the ranges of a live figure; none if it has no ranges."""
+    if not ranges:
+        return []
     choices = [given if isinstance(given, list) else given[:2] for given in ranges.values()]
     return [dict(zip(ranges, point, strict=True)) for point in itertools.product(*choices)]
 

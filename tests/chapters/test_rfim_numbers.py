@@ -9,7 +9,7 @@ import torch
 
 from natcompanion import relative
 from natcompanion.chapters import ledger, numbers, prose
-from natcompanion.chapters.experiments import Result, _records
+from natcompanion.chapters.experiments import Result, store
 from natcompanion.chapters.experiments.rfim import TIMES
 from natcompanion.chapters.numbers import rfim
 
@@ -21,13 +21,13 @@ approx = pytest.approx
 def write(tmp_path):
     """Return a function that stores a record, read by all numbers of the test."""
 
-    def store(name: str, seed: int, values: dict, **settings: object) -> None:
+    def record(name: str, seed: int, values: dict, **settings: object) -> None:
         experiment, preset = name.split(".")
-        record = (experiment, preset, seed, settings, values, "cpu", 1, 0.0, None, {})
-        _records.merge(Result(*record), tmp_path)
+        made = Result(experiment, preset, seed, settings, values, "cpu", 1, 0.0, None, {})
+        store.merge(made, tmp_path)
 
     with numbers.results(tmp_path):
-        yield store
+        yield record
 
 
 def geometric(*values: float) -> float:
@@ -594,6 +594,12 @@ def test_spotlight_has_the_shape_of_relu_only():
         rfim.spotlight("relu", a, 0.3, 0.2), relative.nu("relu", a, omega=0.3, iota=0.2)
     )
     assert torch.equal(rfim.spotlight("tanh", a, 0.3, 0.2), relative.nu("tanh", a))
+
+
+def test_relu_is_a_quarter_at_zero_and_elu_jumps_unless_alpha_is_one():
+    assert rfim.relu_nu(0.1, 0.0) == approx((0.25, float(torch.sigmoid(torch.tensor(5.0))) ** 2))
+    assert rfim.relu_nu(0.1, 0.5)[0] == approx(0.75**2)
+    assert [rfim.elu_jump(alpha) for alpha in (0.5, 1.0, 1.5)] == [0.75, 0, -1.25]
 
 
 def test_half_of_nu_and_conditions():

@@ -178,34 +178,3 @@ def test_step_time():
 
 def test_the_same_number_of_step_sizes_for_everyone():
     assert len({len(rates) for rates in rfim.RATES.values()}) == 1
-
-
-def test_the_best_step_size_is_that_of_the_least_mean_end():
-    def record(method, rate, seed, end):
-        settings = {"method": method, "rate": rate}
-        return experiments.Result(
-            "rfim_figure5",
-            "digits",
-            seed,
-            settings,
-            {"sharp_mean": [0.0, end]},
-            "cpu",
-            1,
-            0.1,
-            None,
-            {},
-        )
-
-    ends = {
-        ("sgd", 0.1): (1.0, 9.0),
-        ("sgd", 0.3): (4.0, 4.0),
-        ("rngd", 0.1): (2.0, 2.0),
-        ("rngd", 1.0): (1.0, math.inf),
-    }
-    records = tuple(
-        record(*key, seed, end) for key, pair in ends.items() for seed, end in enumerate(pair)
-    )
-    assert training.best_rates(experiments.Results("rfim_figure5", "digits", records)) == {
-        "sgd": 0.3,
-        "rngd": 0.1,
-    }

@@ -11,7 +11,6 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from natcompanion.chapters.experiments.results import Results
 from natcompanion.data import fashion_mnist, mnist
 from natcompanion.optim import RNGD
 from natcompanion.relative import sharp_ratio
@@ -179,19 +178,3 @@ def summary(costs: torch.Tensor, taus: tuple[float, ...]) -> dict[str, list[floa
         return {"sharp_mean": [math.inf] * len(taus), "sharp_std": [math.inf] * len(taus)}
     pairs = [sharp_ratio(costs, tau) for tau in taus]
     return {"sharp_mean": [p[0] for p in pairs], "sharp_std": [p[1] for p in pairs]}
-
-
-def best_rates(results: Results) -> dict[str, float]:
-    """Return each method's step size with the least mean cost over the last share of the training,
-    over all seeds.
-    """
-    points = {(record.settings["method"], record.settings["rate"]) for record in results}
-    ends = {
-        (method, rate): float(results.values("sharp_mean", method=method, rate=rate)[:, -1].mean())
-        for method, rate in points
-    }
-    return {
-        method: min((end, rate) for (other, rate), end in ends.items() if other == method)[1]
-        for method in METHODS
-        if any(method == other for other, _ in points)
-    }

@@ -12,7 +12,7 @@ from torch.nn.functional import elu, softplus
 from natcompanion import reference, relative
 from natcompanion.chapters.show import Table
 
-EXACT = 1e-12
+EXACT, FAR = 1e-12, 1e6
 LETTERS = {"sigma": "σ", "iota": "ι", "omega": "ω", "alpha": "α"}
 
 # ---- The opening figure
@@ -119,6 +119,17 @@ def ellipse(plane: Plane) -> tuple[float, float, float]:
     return width, height, math.degrees(math.atan2(float(vectors[1, 0]), float(vectors[0, 0])))
 
 
+def relu_nu(omega: float, iota: float) -> tuple[float, float]:
+    """Return nu of the smoothed ReLU at 0 and at 0.5."""
+    zero, half = spotlight("relu", torch.tensor([0.0, 0.5], dtype=torch.float64), omega, iota)
+    return float(zero), float(half)
+
+
+def elu_jump(alpha: float) -> float:
+    """Return by how much nu of ELU jumps at 0, from alpha^2 to 1."""
+    return round(1 - alpha**2, 6)
+
+
 # ---- Closed forms against sums
 
 
@@ -219,7 +230,7 @@ def balanced_neuron_path(start: float, rate: float, natural: bool, steps: int = 
     and their ratio sinh(w).
     """
     path = [start]
-    while len(path) <= steps and abs(path[-1]) < 1e6:
+    while len(path) <= steps and abs(path[-1]) < FAR:
         w = path[-1]
         step = math.sinh(min(max(w, -300), 300)) if natural else 1 / (1 + math.exp(-w)) - 0.5
         path.append(w - rate * step)

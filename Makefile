@@ -23,7 +23,7 @@ test-unit: $(INSTALLED) ## The library alone (seconds)
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests --ignore=tests/book -q -n $(WORKERS)
 
 test-notebooks: $(INSTALLED) ## Every chapter run again and compared with its stored outputs
-	$(PY) tools/notebooks.py --regress -n $(WORKERS)
+	$(PY) -m pytest --nbval book/ -q -n $(WORKERS) --dist loadfile
 
 test-pages: book ## Ledgers, the build, and the rendered pages in Chromium without a network
 	$(PY) -m pytest tests/book -q -n $(WORKERS) --dist loadfile

@@ -1,16 +1,15 @@
-"""Execute the chapters and store their outputs in canonical form, or compare a fresh run with the
-stored outputs.
+"""Execute the chapters, write the numbers of their prose, and store both in canonical form.
 
-Canonical form: kernel ``python3``; no widget state and no widget views, whose identifiers are
-random (the rendered book makes its own); stable cell ids; execution counts 1, 2, ...; printed text
-in one piece; pictures kept.
+``pytest --nbval book/`` compares a fresh run with what is stored. Canonical form: kernel
+``python3``; no widget state and no widget views, whose identifiers are random (the rendered book
+makes its own); stable cell ids; execution counts 1, 2, ...; printed text in one piece; pictures
+kept.
 """
 
 import argparse
 import copy
 import hashlib
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,8 +18,10 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from natcompanion.chapters import prose
+from natcompanion.chapters.regression import VIEW, profile
+
 ROOT = Path(__file__).resolve().parents[1]
-VIEW = "application/vnd.jupyter.widget-view+json"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -63,7 +64,7 @@ def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNod
     for output in outputs:
         if "data" in output:
             output.data.pop(VIEW, None)
-            output.metadata = NotebookNode()
+            output.metadata = _width(output.metadata)
             if not output.data:
                 continue
         if output.output_type == "execute_result":
@@ -78,6 +79,12 @@ def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNod
         else:
             kept.append(output)
     return kept
+
+
+def _width(metadata: NotebookNode) -> NotebookNode:
+    """Return the metadata of an output without anything but the width of its picture."""
+    width = metadata.get("image/png", {}).get("width")
+    return NotebookNode({"image/png": {"width": width}} if width else {})
 
 
 def dumps(notebook: NotebookNode) -> str:
@@ -98,78 +105,29 @@ def execute(path: Path) -> bool:
         store_widget_state=False,
     )
     with tempfile.TemporaryDirectory() as folder:
-        after = dumps(canonical(client.execute(env=environment(Path(folder)))))
+        client.execute(env=environment(Path(folder)))
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = prose.fill(path.stem, cell.source)
+    after = dumps(canonical(notebook))
     if after != before:
         path.write_text(after, encoding="utf-8")
     return after != before
 
 
-def regress(paths: list[Path], workers: int) -> int:
-    """Compare a fresh run of each notebook with its stored outputs, by nbval; return the exit
-    status.
-    """
-    if not paths:
-        print("no notebooks")
-        return 0
-    options = [
-        "--nbval",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "notebooks",
-        "--nbval-kernel-startup-timeout",
-        "300",
-        "-n",
-        str(min(workers, len(paths))),
-        "--dist",
-        "loadfile",
-    ]
-    command = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
-    with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run(
-            command, check=False, cwd=ROOT, env=environment(Path(folder))
-        ).returncode
-
-
-KERNEL_OPTIONS = "c.HistoryManager.hist_file = ':memory:'\nc.IPKernelApp.log_level = 'ERROR'\n"
-"""No history file, which one kernel could find locked by another; no notice that they talk over a
-local port.
-"""
-
-
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment whose kernels read ``KERNEL_OPTIONS``, written into this empty
+    """Return an environment whose kernels have the options of the comparison, kept in this empty
     folder.
     """
-    profile = folder / "profile_default"
-    profile.mkdir()
-    (profile / "ipython_kernel_config.py").write_text(KERNEL_OPTIONS)
-    path = os.pathsep.join(filter(None, (str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "IPYTHONDIR": str(folder), "PYTHONPATH": path}
-
-
-def pytest_collection_modifyitems(items: list) -> None:
-    """Let nbval wait longer for the outputs of a cell: this file is its plugin. Its own 5 seconds
-    fail on a busy machine.
-    """
-    for item in items:
-        if hasattr(item, "output_timeout"):
-            item.output_timeout = 120
+    return {**os.environ, "IPYTHONDIR": str(profile(folder))}
 
 
 def main() -> int:
     """Command line: notebooks to handle (default: every chapter)."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="*", type=Path)
-    parser.add_argument(
-        "--regress", action="store_true", help="compare with the stored outputs and write nothing"
-    )
-    parser.add_argument("-n", "--workers", type=int, default=2, help="notebooks compared at once")
     options = parser.parse_args()
     paths = [path.resolve() for path in options.notebooks] or chapters()
-    if options.regress:
-        return regress(paths, options.workers)
     for path in paths:
         print(f"{path.name}: {'changed' if execute(path) else 'as before'}", flush=True)
     return 0

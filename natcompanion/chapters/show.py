@@ -16,7 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from natcompanion.chapters.statistics import significant
+from natcompanion.chapters import printed
+from natcompanion.chapters.statistics import recording, significant
 
 MIME_PREFIX = "application/papermill.record/"  # hides the output; myst-nb takes it off again
 
@@ -48,7 +49,8 @@ class Picture:
     def __init__(
         self, draw: Callable[..., Figure], describe: Callable[..., str], **point: Any
     ) -> None:
-        self.text = " ".join(describe(**point).split())
+        with recording() as self.recorded:
+            self.text = " ".join(describe(**point).split())
         figure = draw(**point)
         figure.patch.set(facecolor="white", alpha=1, visible=True)
         figure.set_dpi(144)
@@ -63,9 +65,8 @@ class Picture:
         self.width = round(96 * figure.get_size_inches()[0])
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict, dict]:
-        return {"image/png": self.png, "text/plain": self.text}, {
-            "image/png": {"width": self.width}
-        }
+        shown = {"image/png": self.png, **printed.bundle(self.text, self.recorded)}
+        return shown, {"image/png": {"width": self.width}}
 
 
 class Table:
@@ -84,7 +85,8 @@ class Table:
         self, columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = ""
     ) -> None:
         self.columns, self.caption = list(columns), caption
-        self.rows = [[digits(cell) for cell in row] for row in rows]
+        with recording() as self.recorded:
+            self.rows = [[digits(cell) for cell in row] for row in rows]
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(
                 f"rows: expected {len(self.columns)} cells each, got "
@@ -101,7 +103,7 @@ class Table:
         ]
         return "\n".join([*([self.caption] if self.caption else []), *text])
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         head = "".join(
             f'<th scope="col" style="padding-left:{"1em" if i else 0}">{html.escape(cell)}</th>'
             for i, cell in enumerate(self.columns)
@@ -118,7 +120,8 @@ class Table:
             "<table "
             f'class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         )
-        return {"text/plain": str(self), "text/html": f'<div style="overflow-x:auto">{table}</div>'}
+        page = f'<div style="overflow-x:auto">{table}</div>'
+        return {"text/html": page, **printed.bundle(str(self), self.recorded)}
 
 
 class Source:

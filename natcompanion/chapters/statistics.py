@@ -4,11 +4,35 @@ computes them.
 The unit of an interval is the independent unit: one value for each seed, machine or problem.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
+
+_RECORDED: ContextVar[list[tuple[str, float]] | None] = ContextVar("printed numbers", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[list[tuple[str, float]]]:
+    """Yield a list that takes every number which :func:`significant` prints inside a ``with``
+    block: its text and its full value.
+
+    Examples
+    --------
+    >>> with recording() as recorded:
+    ...     text = f"one third is {significant(1 / 3)}"
+    >>> recorded
+    [('0.333', 0.3333333333333333)]
+    """
+    recorded: list[tuple[str, float]] = []
+    token = _RECORDED.set(recorded)
+    try:
+        yield recorded
+    finally:
+        _RECORDED.reset(token)
 
 
 def significant(value: float) -> str:
@@ -19,6 +43,13 @@ def significant(value: float) -> str:
     >>> [significant(x) for x in (1.0, 0.25, 123456.0, 1e-5, 0.0)]
     ['1.00', '0.250', '123000', '1.00e-5', '0']
     """
+    text = _three_digits(value)
+    if (recorded := _RECORDED.get()) is not None:
+        recorded.append((text, float(value)))
+    return text
+
+
+def _three_digits(value: float) -> str:
     if value == 0:
         return "0"
     text = f"{value:#.3g}".rstrip(".")

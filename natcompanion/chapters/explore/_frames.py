@@ -22,6 +22,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from natcompanion.chapters import printed
+from natcompanion.chapters.statistics import recording
+
 Draw = Callable[..., Figure]
 Describe = Callable[..., str]
 Point = Mapping[str, Any]
@@ -32,23 +35,34 @@ WORKERS = 2  # by default: each worker that imports torch takes about 250 MB
 
 
 class Frame(NamedTuple):
-    """One picture, its size in CSS pixels, and the text that says what it shows."""
+    """One picture, its size in CSS pixels, the text that says what it shows, and the numbers
+    printed in it.
+    """
 
     uri: str
     width: int
     height: int
     text: str
+    recorded: Sequence[tuple[str, float]] = ()
 
 
 class Described(VBox):
-    """A box whose plain-text form is a description, not a ``repr`` with identifiers that change."""
+    """A box that is also a picture and a description: what is shown where no kernel runs, and what
+    a stored notebook is compared by.
+    """
 
-    def __init__(self, children: Sequence[Any], text: str) -> None:
+    def __init__(self, children: Sequence[Any]) -> None:
         super().__init__(children)
-        self.text = text
+        self.text = ""
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": self.text}
+    def begin(self, point: Point, frame: Frame) -> None:
+        """Take the first picture and its description."""
+        self.text, self.frame = f"[{name_point(point)}] {frame.text}", frame
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict, dict]:
+        shown = {**super()._repr_mimebundle_(**kwargs), "image/png": png(self.frame.uri)}
+        described = printed.bundle(self.text, self.frame.recorded)
+        return {**shown, **described}, {"image/png": {"width": self.frame.width}}
 
 
 def name_value(value: Any) -> str:
@@ -127,14 +141,15 @@ def render(draw: Draw, describe: Describe, point: Point, dpi: float) -> Frame:
         )
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close(figure)
-    text = _call("describe", describe, point)
+    with recording() as recorded:
+        text = _call("describe", describe, point)
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"describe: expected a sentence at {name_point(point)}, got {text!r}")
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     uri = _call(
         "draw", lambda **_: _encode(figure, dpi), point
     )  # layout and mathtext can still fail here
-    return Frame(uri, width, height, " ".join(text.split()))
+    return Frame(uri, width, height, " ".join(text.split()), recorded)
 
 
 def render_all(
@@ -174,6 +189,14 @@ def frame_html(frame: Frame, longest: str = "") -> str:
         '<div aria-hidden="true" '
         f'style="{below};padding-bottom:1.5em;visibility:hidden">{longest}</div></figure>'
     )
+
+
+def png(uri: str) -> bytes:
+    """Return a frame as PNG with a palette: the form that every viewer of notebooks shows."""
+    image = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).convert("RGB")
+    buffer = io.BytesIO()
+    image.quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def _call(role: str, function: Callable, point: Point) -> Any:

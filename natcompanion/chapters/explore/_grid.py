@@ -131,8 +131,8 @@ def explore(
         for name in values
     ]
     at = {name: values[name][first[name]] for name in values}
-    text = frames[points.index(at)].text
-    box = Described([*sliders, _nest(leaves, sliders)], f"[{name_point(at)}] {text}")
+    box = Described([*sliders, _nest(leaves, sliders)])
+    box.begin(at, frames[points.index(at)])
     box.add_class("nc-explore")
     return box
 

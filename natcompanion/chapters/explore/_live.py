@@ -121,11 +121,12 @@ class _Live(Described):
         )
         self.status, self.result = HTML(), HTML(layout=Layout(width="100%"))
         self.result.add_class("nc-frame")
-        super().__init__([*controls.values(), HBox([self.button, self.status]), self.result], "")
+        super().__init__([*controls.values(), HBox([self.button, self.status]), self.result])
         self.add_class("nc-live")
         self.shown, self.outcome = self.point, "Ready."
         frame = render(draw, describe, self.shown, dpi)
-        self.result.value, self.text = frame_html(frame), f"[{name_point(self.shown)}] {frame.text}"
+        self.result.value = frame_html(frame)
+        self.begin(self.shown, frame)
         self._say(self.outcome)
         self.button.on_click(lambda _: self.run())
         for control in controls.values():

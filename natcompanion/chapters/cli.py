@@ -1,18 +1,23 @@
-"""The command ``natcompanion``: list, run and sweep experiments, report on claims, check the
-environment.
+"""The command ``natcompanion``: list, run and sweep experiments, verify and renew what is stored,
+report on claims, check the environment.
 """
 
 import argparse
 import ast
+import os
 import platform
 import shutil
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 
 import torch
 
 from natcompanion.chapters import experiments, ledger
-from natcompanion.chapters.experiments import Interval, interval, stored
+from natcompanion.chapters.experiments import Interval, interval, store, stored, sweeping, verifying
+from natcompanion.chapters.experiments.pool import Pool
+from natcompanion.chapters.experiments.results import STATES, state
 from natcompanion.data._store import cache_folder
 
 
@@ -138,12 +143,58 @@ def sweep(options: argparse.Namespace) -> int:
         scheduler=options.scheduler,
         threads=options.threads,
         fresh=options.fresh,
+        dirty=options.dirty,
         progress=not options.quiet,
     )
-    print(
-        f"{len(results)} records in "
-        f"{experiments.results_folder() / f'{options.name}.{options.preset}.json'}"
-    )
+    print(f"{len(results)} records in {store.path_of(options.name, options.preset)}")
+    for note in results.notes:
+        print(f"note: {note}")
+    return 0
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Run stored records again and compare values and verdicts; exit code 1 if some disagree."""
+    start, moved, count = time.monotonic(), 0, 0
+    print(f"{'record':<52} {'stored':>8} {'now':>8}  comparison")
+    for check in verifying.verify(
+        options.names,
+        sample=options.sample,
+        seed=options.seed,
+        budget=options.budget,
+        packaged=options.packaged,
+    ):
+        name = f"{check.old.experiment}.{check.old.preset} seed {check.old.seed}"
+        now = f"{check.new.seconds:.1f} s" if check.new else "-"
+        print(f"{name:<52} {check.old.seconds:>6.1f} s {now:>8}  {check}", flush=True)
+        moved, count = moved + (not check.agrees), count + 1
+    print(f"{count - moved} of {count} agree, {time.monotonic() - start:.0f} s")
+    return 1 if moved else 0
+
+
+def renew(options: argparse.Namespace) -> int:
+    """Run stored records again that today's code did not make as they are, and replace them."""
+    for name, preset in verifying.chosen_files(options.names, None):
+        old, new = sweeping.renew(
+            name,
+            preset,
+            pool=Pool(options.workers),
+            dirty=options.dirty,
+            progress=not options.quiet,
+        )
+        moved = [
+            value
+            for record in new
+            for value in verifying.compare(
+                old[record.identity],
+                record,
+                verifying.peers_of(record, old.values()),
+                verifying.read_sets(),
+            )
+            if value.moved
+        ]
+        print(f"{name}.{preset}: {len(new)} records renewed, {len(moved)} of their values moved")
+        for value in moved[:5]:
+            print(f"  {value.key}: {value.moved}")
     return 0
 
 
@@ -184,12 +235,31 @@ def check_results(name: str, preset: str) -> None:
             )
 
 
+def untrusted(name: str, preset: str) -> None:
+    """Raise ValueError if records are stale or dirty."""
+    states = experiments.load(name, preset, allow_stale=True).states
+    if bad := {kind: states[kind] for kind in ("stale", "dirty") if kind in states}:
+        raise ValueError(
+            f"{name}.{preset}: {sweeping.counted(bad)}; run them again from a commit: "
+            f"natcompanion renew {name}.{preset}"
+        )
+
+
+def states() -> str:
+    """Return how many stored records there are of each state."""
+    tally: Counter = Counter()
+    for pair in stored():
+        tally += Counter(map(state, store.read(*pair)))
+    return sweeping.counted({name: tally[name] for name in STATES if tally[name]}) or "none"
+
+
 def problems() -> list[str]:
     """Return what is wrong with the stored results and the ledgers."""
     checks: list[Callable[[], object]] = [
         lambda name=name: ledger.load(name) for name in ledger.LEDGERS
     ]
     checks += [lambda pair=pair: check_results(*pair) for pair in stored()]
+    checks += [lambda pair=pair: untrusted(*pair) for pair in stored()]
     found = []
     for check in checks:
         try:
@@ -221,6 +291,7 @@ def doctor(_: argparse.Namespace) -> int:
         "threads": f"{torch.get_num_threads()} of {experiments.default_workers()} cores",
         "data cache": cache_folder(),
         "results": f"{experiments.results_folder()} ({len(stored())} files)",
+        "records": states(),
         "chromium": shutil.which("chromium")
         or shutil.which("chromium-browser")
         or "not found: page tests need it",
@@ -257,6 +328,17 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--device", default="cpu", help="torch device")
         command.add_argument("--threads", type=int, default=1, help="threads of each run")
 
+    def named(command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "names", nargs="*", metavar="NAME", help="experiment or experiment.preset (default all)"
+        )
+
+    def storing(command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "--dirty", action="store_true", help="store although the library is not committed"
+        )
+        command.add_argument("--quiet", action="store_true", help="no progress bar")
+
     add(list_experiments, "list")
     command = add(run, "run")
     common(command)
@@ -272,7 +354,21 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--backend", help="joblib backend: loky (default), threading, dask")
     command.add_argument("--scheduler", help="address of a dask scheduler")
     command.add_argument("--fresh", action="store_true", help="run again what is stored")
-    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    storing(command)
+    command = add(verify, "verify")
+    named(command)
+    command.add_argument("--sample", type=int, help="run so many of them, of many experiments")
+    command.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
+    command.add_argument(
+        "--budget", type=float, default=450.0, help="recorded seconds of a sample (default 450)"
+    )
+    command.add_argument(
+        "--packaged", action="store_true", help="only data that packages ship: no download"
+    )
+    command = add(renew, "renew")
+    named(command)
+    command.add_argument("--workers", type=int, default=1, help="processes")
+    storing(command)
     command = add(report, "report")
     command.add_argument(
         "paper", nargs="?", choices=list(ledger.PAPERS), help="one paper (default: all)"
@@ -285,7 +381,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and exit code 2."""
     options = parser().parse_args(arguments)
     try:
-        return options.function(options)
+        code = options.function(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader has seen enough: list | head -1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("natcompanion: interrupted; what had finished is stored", file=sys.stderr)
+        return 130
     except (ValueError, RuntimeError, OSError) as error:
         print(f"natcompanion: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

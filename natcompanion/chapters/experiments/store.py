@@ -64,8 +64,10 @@ class Result:
 
     @property
     def edited(self) -> bool:
-        """Whether the record is not what was written; one without a hash cannot say."""
-        return self.hash is not None and self.hash != content_hash(self)
+        """Whether the record is not what was written."""
+        if self.hash is None:  # only records from before there were hashes have none
+            return self.fingerprint is not None
+        return self.hash != content_hash(self)
 
     def __str__(self) -> str:
         return f"{self.experiment}.{self.preset}, seed {self.seed}, {self.settings}"

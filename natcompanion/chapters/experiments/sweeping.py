@@ -231,6 +231,51 @@ def sweep(
     return load(name, preset, folder=folder, allow_stale=True)
 
 
+def renew(
+    name: str,
+    preset: str,
+    *,
+    pool: Pool,
+    dirty: bool = False,
+    progress: bool = True,
+    folder: Path | None = None,
+) -> tuple[dict[tuple, Result], list[Result]]:
+    """Run again the stored records that :func:`outdated` does not accept, with their own settings.
+
+    Returns
+    -------
+    tuple
+        All records as they were, by identity, and the new ones.
+
+    Raises
+    ------
+    ValueError, OSError, RuntimeError
+        As :func:`sweep`.
+    """
+    experiment = registry.get(name)
+    old = {record.identity: record for record in store.read(name, preset, folder)}
+    todo = [record for record in old.values() if outdated(record, record.device, dirty)]
+    if todo:
+        origin = origin_of(experiment, preset)
+        clean(origin, dirty)
+        tasks = [
+            Task(
+                experiment,
+                preset,
+                experiment.settings(
+                    preset, {**record.settings, "seed": record.seed, "device": record.device}
+                ),
+                record.threads,
+                origin,
+            )
+            for record in todo
+        ]
+        finish(name, preset, tasks, pool, progress=progress, folder=folder)
+    ran = {record.identity for record in todo}
+    new = [record for record in store.read(name, preset, folder) if record.identity in ran]
+    return old, new
+
+
 def counted(reasons: Mapping[str, int]) -> str:
     """Return counts in words.
 

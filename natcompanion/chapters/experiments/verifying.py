@@ -1,0 +1,301 @@
+"""Run stored records again and compare: values, and the verdicts that rest on them."""
+
+import math
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from natcompanion.data import DataUnavailable
+
+from . import runner, store
+from .encoding import loads
+from .results import stored
+from .store import Result
+
+DIGITS = 1e-6
+"""Relative agreement of a value that does not depend on the order of additions."""
+
+NEARLY = 1e-3
+"""A value that instruction sets move by less than this is compared with ``MARGIN`` times that."""
+
+MARGIN = 30.0
+SHARE = 0.95
+"""Share of the numbers of one trained curve that must lie within the spread over seeds."""
+
+CLOCK = re.compile(r"seconds|clock|time|^prong_time|^rfim_step_time")
+"""Names of experiments and values that a clock gave: no two runs agree on them."""
+
+UNPACKAGED = ("fashion", "cifar", "mnist")
+"""Words in settings that name data which no package ships."""
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every number, text and truth value of a record with its path.
+
+    Examples
+    --------
+    >>> list(leaves({"a": [1, 2], "b": {"c": True}}))
+    [('a[0]', 1), ('a[1]', 2), ('b.c', True)]
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from leaves(item, f"{path}[{place}]")
+    else:
+        yield path, value
+
+
+def off(old: object, new: object) -> float:
+    """Return the relative difference of two values; infinity if they are not both numbers.
+
+    Examples
+    --------
+    >>> off(2.0, 1.0), off("a", "a"), off(float("nan"), float("nan")), off(1, "a")
+    (0.5, 0.0, 0.0, inf)
+    """
+    if old == new:
+        return 0.0
+    if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (old, new)):
+        return math.inf
+    if math.isnan(old) and math.isnan(new):
+        return 0.0
+    if not (math.isfinite(old) and math.isfinite(new)):
+        return math.inf
+    return abs(old - new) / max(abs(old), abs(new))
+
+
+Sets = dict[str, dict[str, float]]
+"""For ``experiment.preset`` and the name of a value: by how much instruction sets move it."""
+
+
+def sets_file(folder: Path | None = None) -> Path:
+    """Return the file that says by how much other instruction sets move the stored values.
+
+    A value that it does not name is the same on all of them; of an experiment that it does not
+    name at all nobody has measured it.
+    """
+    return (folder or store.results_folder()) / "instruction_sets.json"
+
+
+def read_sets(folder: Path | None = None) -> Sets:
+    """Return the content of :func:`sets_file`; empty if there is none."""
+    path = sets_file(folder)
+    return loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+@dataclass(frozen=True)
+class Value:
+    """How one value of a record came out again."""
+
+    key: str
+    how: str
+    moved: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A stored record, its rerun, how the values compare, and the verdicts that changed."""
+
+    old: Result
+    new: Result | None
+    values: tuple[Value, ...] = ()
+    verdicts: tuple[str, ...] = ()
+    unchanged: int = 0
+    skipped: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing moved."""
+        return not self.verdicts and not any(value.moved for value in self.values)
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"not run: {self.skipped}"
+        moved = [f"{value.key}: {value.moved}" for value in self.values if value.moved]
+        if moved or self.verdicts:
+            return "MOVED " + "; ".join([*moved[:3], *self.verdicts])
+        ways = sorted({value.how for value in self.values})
+        verdicts = f", {self.unchanged} verdicts unchanged" if self.unchanged else ""
+        return ", ".join(ways) + verdicts
+
+
+def _within(found: object, known: list[object]) -> bool:
+    """Return whether a value lies in the range of the known ones, widened by its width on both
+    sides, or is one of them.
+    """
+    if any(off(found, one) <= DIGITS for one in known):
+        return True
+    numbers = [x for x in known if isinstance(x, (int, float)) and math.isfinite(x)]
+    if not numbers or not isinstance(found, (int, float)) or isinstance(found, bool):
+        return False
+    low, high = min(numbers), max(numbers)
+    return low - (high - low) <= found <= high + (high - low)
+
+
+def compare(old: Result, new: Result, peers: Sequence[Result], sets: Sets) -> tuple[Value, ...]:
+    """Return how each value of a record came out again.
+
+    A value on which instruction sets agree must agree to :data:`DIGITS`; one that they move a
+    little, to :data:`MARGIN` times that; a trained one must lie within the spread of ``peers``,
+    the stored records of the same settings; a time is not compared.
+    """
+    moves = sets.get(f"{old.experiment}.{old.preset}")
+    found = []
+    for key in sorted(old.values | new.values):
+        if CLOCK.search(old.experiment) or CLOCK.search(key):
+            found.append(Value(key, "times not compared"))
+            continue
+        move = math.inf if moves is None else moves.get(key, 0.0)
+        allowed = max(DIGITS, MARGIN * move if move < NEARLY else 0.0)
+        others = [peer.values.get(key) for peer in peers] if move >= NEARLY else []
+        found.append(_value(key, old.values.get(key), new.values.get(key), allowed, others))
+    return tuple(found)
+
+
+def _value(key: str, old: object, new: object, allowed: float, peers: list) -> Value:
+    before, after = dict(leaves(old, key)), dict(leaves(new, key))
+    paths = list(before | after)
+    wrong = [path for path in paths if off(before.get(path), after.get(path)) > allowed]
+    if not wrong:
+        return Value(key, "exact" if allowed <= DIGITS else f"within {allowed:.0e}")
+    known = [dict(leaves(peer, key)) for peer in peers]
+    outside = [
+        path for path in wrong if not _within(after.get(path), [one.get(path) for one in known])
+    ]
+    if peers and len(outside) <= (1 - SHARE) * len(paths):
+        return Value(key, "within the spread over seeds")
+    worst = max(outside or wrong, key=lambda path: off(before.get(path), after.get(path)))
+    return Value(key, "moved", f"{worst} {before.get(worst)} -> {after.get(worst)}")
+
+
+def peers_of(record: Result, records: Iterable[Result]) -> list[Result]:
+    """Return the records of the same settings; if there are fewer than three, all of them."""
+    every = list(records)
+    same = [other for other in every if other.identity[0] == record.identity[0]]
+    return same if len(same) > 2 else every
+
+
+def select(
+    records: Sequence[Result], sample: int | None, seed: int, budget: float, packaged: bool
+) -> list[Result]:
+    """Return records to run again, of as many experiments as possible, in the order of a seed.
+
+    Their recorded seconds add up to at most ``budget``, if there is a sample to choose.
+    """
+    if packaged:
+        records = [record for record in records if not needs_download(record)]
+    if sample is None:
+        return list(records)
+    groups: dict[str, list[Result]] = {}
+    for record in records:
+        groups.setdefault(f"{record.experiment}.{record.preset}", []).append(record)
+    shuffle: Callable = random.Random(seed).shuffle
+    lists = list(groups.values())
+    for group in (lists, *lists):
+        shuffle(group)
+    chosen, left = [], budget
+    for record in filter(None, chain(*zip_longest(*lists))):
+        if len(chosen) < sample and record.seconds <= min(left, budget / 4):
+            chosen.append(record)
+            left -= record.seconds
+    return chosen
+
+
+def needs_download(record: Result) -> bool:
+    """Return whether a record's settings name data that no package ships."""
+    return any(value in UNPACKAGED for _, value in leaves(record.settings))
+
+
+def again(record: Result) -> Result:
+    """Run a stored record once more, with its own settings."""
+    return runner.run(
+        record.experiment,
+        record.preset,
+        record.seed,
+        record.device,
+        threads=record.threads,
+        **record.settings,
+    )
+
+
+def chosen_files(names: Sequence[str], folder: Path | None) -> list[tuple[str, str]]:
+    """Return experiment and preset of the results files of these names; all if there are none.
+
+    Raises
+    ------
+    ValueError
+        If nothing is stored under a name.
+    """
+    files = stored(folder)
+    for name in names:
+        if not any(name in (file[0], ".".join(file)) for file in files):
+            raise ValueError(f"no stored results of {name!r}")
+    return [file for file in files if not names or {file[0], ".".join(file)} & set(names)]
+
+
+def verify(
+    names: Sequence[str] = (),
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    budget: float = 600.0,
+    packaged: bool = False,
+    folder: Path | None = None,
+) -> Iterator[Check]:
+    """Run stored records again and yield how each compares.
+
+    Parameters
+    ----------
+    names
+        Experiments, or ``experiment.preset``; all if there are none.
+    sample, seed, budget
+        Run so many records of those, chosen by the seed, that took at most ``budget`` seconds.
+    packaged
+        Leave out what needs data that no package ships.
+    folder
+        Where results lie; the default is the book's.
+    """
+    place = folder or store.results_folder()
+    files = {file: store.read(*file, folder) for file in chosen_files(names, folder)}
+    sets = read_sets(folder)
+    with TemporaryDirectory() as scratch:
+        copy = Path(shutil.copytree(place, Path(scratch) / "results"))
+        for old in select([r for rs in files.values() for r in rs], sample, seed, budget, packaged):
+            try:
+                new = again(old)
+            except DataUnavailable as error:
+                yield Check(old, None, skipped=str(error).partition("\n")[0])
+                continue
+            peers = peers_of(old, files[old.experiment, old.preset])
+            changed, same = verdicts(old, new, place, copy)
+            yield Check(old, new, compare(old, new, peers, sets), changed, same)
+
+
+def verdicts(old: Result, new: Result, place: Path, copy: Path) -> tuple[tuple[str, ...], int]:
+    """Return the verdicts that change when the new record takes the place of the old, and how many
+    do not.
+    """
+    from natcompanion.chapters import ledger  # it reads records, so it cannot be imported first
+
+    if not store.book_folder("ledger"):
+        return (), 0
+    name = f"{old.experiment}.{old.preset}"
+    claims = [claim for claim in ledger.load("claims") if claim.experiment == name]
+    path = store.path_of(old.experiment, old.preset, copy)
+    store.merge(new, copy)
+    try:
+        pairs = [
+            (claim.id, ledger.verdict(claim, folder=place), ledger.verdict(claim, folder=copy))
+            for claim in claims
+        ]
+    finally:
+        shutil.copy(store.path_of(old.experiment, old.preset, place), path)
+    changed = tuple(f"{claim}: {a} -> {b}" for claim, a, b in pairs if a != b)
+    return changed, len(pairs) - len(changed)

@@ -6,6 +6,7 @@ right one. Responses are summed over one by one, Gaussian ones on a grid that is
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -926,7 +927,10 @@ def test_equations_32_and_33(layer):
         before = weights(model[0])
         gradient = backward(model)
         optimizer.step()
-        G = 0.9 * G + 0.1 * (relative.layer_rfim(before, x, "tanh") + 1e-2 * EYE)
+        neurons = zip(G, before, strict=True)
+        received, tanh = relative.augment(x), partial(relative.nu, "tanh")
+        G = [reference.running_rfim(G_l, w, received, tanh, 0.9, 1e-2) for G_l, w in neurons]
+        G = torch.stack(G)
         if iteration % 2 == 0:
             inverse = torch.linalg.inv(G)
         step = weights(model[0]) - before

@@ -1,7 +1,9 @@
-"""Relative Fisher metrics by summing over the responses of a subsystem."""
+"""Relative Fisher metrics by summing over the responses of a subsystem, and RNGD in the paper's
+letters.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
@@ -135,6 +137,71 @@ def stochastic_log_prob(
     first = layer_log_prob(W, x, states, "sigmoid")
     second = torch.stack([layer_log_prob(V, h, y, "sigmoid") for h in states])
     return first[:, None] + second
+
+
+def forward(
+    W: list[torch.Tensor], x: torch.Tensor, f: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return what each layer of a network receives, with a 1 last for the bias, and the output.
+
+    ``W`` holds one matrix (m, D + 1) a layer, ``x`` is (n, D); f acts between two layers.
+    """
+    received = []
+    for k, W_k in enumerate(W):
+        h = f(received[-1] @ W[k - 1].T) if k else x
+        received.append(torch.cat([h, h.new_ones(len(h), 1)], 1))
+    return received, received[-1] @ W_k.T
+
+
+def running_rfim(
+    G: torch.Tensor,
+    w: torch.Tensor,
+    x: torch.Tensor,
+    nu: Callable[[torch.Tensor], torch.Tensor],
+    lam: float,
+    eps: float,
+) -> torch.Tensor:
+    """Return the metric G_l (D + 1, D + 1) of one neuron after one more mini-batch.
+
+    ``w`` (D + 1,) are its weights, ``x`` (n, D + 1) its inputs with a 1 last, and ``nu`` gives
+    ν_f at w·x. Source: rfim Eq. 32.
+    """
+    mean = sum(nu(w @ x_i) * torch.outer(x_i, x_i) for x_i in x) / len(x)
+    return lam * G + (1 - lam) * (mean + eps * torch.eye(len(w), dtype=w.dtype))
+
+
+def rngd(
+    W: list[torch.Tensor],
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    cost: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    f: Callable[[torch.Tensor], torch.Tensor],
+    nu: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    gamma: float,
+    lam: float,
+    eps: float,
+    T: int,
+) -> list[torch.Tensor]:
+    """Return the weights of a network after one step of RNGD on each mini-batch.
+
+    ``W`` holds one matrix (m, D + 1) a layer, biases last; ``cost`` is E of outputs and labels. The
+    first and the last layer have the metric of a linear layer, ν = 1. The step size γ is missing in
+    the paper. Source: rfim Section 5.2, Eqs. 31 to 33.
+    """
+    E = lambda W, x, y: cost(forward(W, x, f)[1], y)
+    G = [torch.eye(w.shape[1], dtype=w.dtype).repeat(len(w), 1, 1) for w in W]
+    G_inverse = list(G)
+    for t, (x, y) in enumerate(batches, start=1):
+        gradients = torch.func.grad(E)(W, x, y)
+        for k, h in enumerate(forward(W, x, f)[0]):
+            nu_k = nu if 0 < k < len(W) - 1 else torch.ones_like
+            neurons = zip(G[k], W[k], strict=True)
+            G[k] = torch.stack([running_rfim(G_l, w, h, nu_k, lam, eps) for G_l, w in neurons])
+        if t % T == 0:
+            G_inverse = [torch.linalg.inv(G_k) for G_k in G]
+        steps = [(H @ g[..., None])[..., 0] for H, g in zip(G_inverse, gradients, strict=True)]
+        W = [w - gamma * step for w, step in zip(W, steps, strict=True)]
+    return W
 
 
 def energy_distance(p: torch.Tensor, q: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:

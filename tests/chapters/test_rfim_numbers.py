@@ -72,7 +72,7 @@ def test_reliability_is_a_geometric_mean_over_hidden_layers_and_networks(write):
 @pytest.fixture
 def ranked(write):
     """Two networks of rank records: one keeps all bounds with equality, the other breaks each."""
-    n = [1, 5, 7, 8, 40, 60]
+    n = [1, 5, 7, 8, 40, 41]
     tanh = {
         "n": n,
         "fisher": [1, 5, 7, 8, 14, 14],
@@ -107,7 +107,7 @@ def test_ranks_of_a_layer_and_their_bounds(ranked):
     found = rfim.ranks("second", "tanh")
     assert found.rfim == [2, 10, 14, 9, 7, 6] and found.block == [1, 2, 6, 5, 6, 6]
     assert found.rfim_bound == [2, 6, 6, 6, 6, 6] and found.block_bound == [1, 5, 6, 6, 6, 6]
-    assert found.n == [1, 5, 7, 8, 40, 60] and found.parameters == 6
+    assert found.n == [1, 5, 7, 8, 40, 41] and found.parameters == 6
     assert rfim.ranks("last", "tanh").rfim == [1, 3, 3, 3, 3, 3]
     assert rfim.ranks("first", "relu").parameters == 5
 
@@ -133,8 +133,8 @@ def test_balance_is_judged_by_network(write):
             odd = seed == 1 and scale == 10
             values = {
                 "largest_balanced": 0.11 if odd else 0.1,
-                "first_balanced": 2.0 if odd else 1.9,
-                "second_balanced": 1.0,
+                "first_balanced": 4.0 if odd else 3.8,
+                "second_balanced": 2.0,
                 "change_balanced": 8.0 if scale == 1 else 9.0,
                 "change_raw": 10.0,
                 "largest_raw": 5.0 + seed,
@@ -148,14 +148,14 @@ def test_balance_is_judged_by_network(write):
     assert (rfim.balance_radius(), rfim.balance_networks()) == ("0.1", 2)
     rows = cells(rfim.balance_table())
     assert rows[0] == ["0.1, raw", "3.50", "4.00", "6.00", "1000.0 %"]
-    assert rows[3] == ["1, balanced", "1.90", "1.00", "0.100", "800.0 %"]
-    assert rows[5] == ["10, balanced", "1.95", "1.00", "0.110", "900.0 %"]
+    assert rows[3] == ["1, balanced", "3.80", "2.00", "0.100", "800.0 %"]
+    assert rows[5] == ["10, balanced", "3.90", "2.00", "0.110", "900.0 %"]
 
 
-@pytest.mark.parametrize("first, similar", [(0.51, True), (0.5, False), (0.49, False)])
+@pytest.mark.parametrize("first, similar", [(1.02, True), (1.0, False), (0.98, False)])
 def test_balance_counts_both_ways(write, first, similar):
     for scale in (0.1, 1.0, 10.0):
-        values = {"first_balanced": first, "second_balanced": 1.0}
+        values = {"first_balanced": first, "second_balanced": 2.0}
         write("rfim_balance.quick", 0, values, scale=scale)
     assert rfim.balance_similar().tolist() == [similar]
 

@@ -1,72 +1,103 @@
-"""The figures of the PRONG chapter, over the whole grid of each."""
+"""What the figures of the PRONG chapter show: the right curve is heavy, and each has its method's
+colour and numbers.
+"""
 
 import numpy as np
-import pytest
-import torch
-from _pictures import check_drawings, check_texts
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from natcompanion.chapters.figures import prong as figures
-
-GRIDS = {
-    "sensitivity": (figures.draw_sensitivity, figures.describe_sensitivity, figures.SENSITIVITY),
-    "fisher": (figures.draw_fisher, figures.describe_fisher, figures.FISHER),
-    "live fisher": (
-        figures.draw_live_fisher,
-        figures.describe_live_fisher,
-        {"eps": [1e-8, 0.0123, 10.0], "covariance": ["centred", "as printed"]},
-    ),
-    "conditions": (figures.draw_conditions, figures.describe_conditions, figures.CONDITIONS),
-    "periods": (figures.draw_periods, figures.describe_periods, {}),
-    "autoencoder": (figures.draw_autoencoder, figures.describe_autoencoder, figures.AUTOENCODER),
-    "paper": (figures.draw_paper, figures.describe_paper, {}),
-    "time": (figures.draw_time, figures.describe_time, {"preset": ["chapter", "paper"]}),
-    "convolutional": (figures.draw_convolutional, figures.describe_convolutional, {}),
-    "backward": (figures.draw_backward, figures.describe_backward, {}),
-}
+from natcompanion.chapters.numbers import prong as numbers
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_point_of_the_grid_is_described(name):
-    _, describe, grid = GRIDS[name]
-    check_texts(describe, grid)
+def lines(panel: Axes) -> dict[str, Line2D]:
+    """Return the named curves of a panel."""
+    return {line.get_label(): line for line in panel.lines if line.get_label()[0] != "_"}
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_point_of_the_grid_is_drawn_in_one_size_on_white(name):
-    draw, _, grid = GRIDS[name]
-    check_drawings(draw, grid)
+def shows(line: Line2D, expected: np.ndarray) -> bool:
+    """Return whether a curve has these heights."""
+    return np.allclose(line.get_ydata(), expected, rtol=1e-12)
 
 
-def test_ratio_counts_updates_to_the_other_methods_final_error():
-    slow = {
-        "train": [[10.0, 8.0, 6.0, 5.0, 4.0], [10.0, 9.0, 8.0, 7.0, 6.0]],
-        "seconds": [[0, 1, 2, 3, 4]] * 2,
+def test_the_chosen_epsilon_and_interval_are_heavy():
+    above, below = figures.draw_sensitivity(eps=1e-2, T="10", rate=1e-3).axes
+    for eps in figures.EPS:
+        line = lines(above)[f"ε = {eps:g}"]
+        assert shows(line, numbers.sensitivity_curve(eps, "10", "whitened", 1e-3))
+        assert (line.get_linewidth() > 3) is (eps == 1e-2)
+    heavy = [line for line in below.lines if line.get_linewidth() > 3]
+    assert [line.get_linestyle() for line in heavy] == ["-", "--"]
+    for line, start in zip(heavy, ("whitened", "fan-in"), strict=True):
+        assert shows(line, numbers.sensitivity_curve(1e-2, "10", start, 1e-3))
+
+
+def test_diverged_runs_are_said_to_be_unstable():
+    text = figures.describe_sensitivity(eps=1e-4, T="100", rate=1e-2)
+    assert "above 20 (unstable)" in text and "best ε at this T and step size is 0.01" in text
+
+
+def test_curves_have_the_colour_and_the_numbers_of_their_method():
+    panels = figures.draw_autoencoder("whitened").axes
+    found = lines(panels[0])
+    assert set(found) == {"SGD", "PRONG", "PRONG+"}
+    for method in ("sgd", "prong", "prong+"):
+        line = found[figures.METHODS[method]]
+        assert line.get_color() == figures.COLORS[method]
+        for panel, cost in zip(panels, ("updates", "seconds"), strict=True):
+            curve = numbers.autoencoder_curves(method, "whitened", cost)
+            shown = lines(panel)[figures.METHODS[method]]
+            assert shows(shown, curve.middle) and np.allclose(shown.get_xdata(), curve.x)
+    assert set(lines(figures.draw_autoencoder(figures.BEST).axes[0])) == {
+        *set(found),
+        "RMSprop",
+        "batch normalization",
     }
-    fast = {
-        "train": [[10.0, 5.0, 3.0, 2.0, 1.0], [10.0, 9.5, 9.0, 8.5, 8.0]],
-        "seconds": [[0, 2, 4, 6, 8]] * 2,
-    }
-    updates, seconds = figures._ratio(fast, slow)
-    np.testing.assert_allclose(updates, [2, 0.8])  # the second never gets there
-    np.testing.assert_allclose(seconds, [1, 0.4])
 
 
-def test_every_method_has_a_full_run_at_the_papers_size_at_a_setting_that_was_tried():
-    runs = figures.paper_runs()
-    assert set(runs) == {"sgd", "rmsprop", "batchnorm", "prong", "prong+"}
-    for method, record in runs.items():
-        assert record.settings["updates"] == 5000
-        assert tuple(
-            record["best"][key] for key in ("rate", "momentum", "second")
-        ) in figures.tried(method)
-        assert len(figures.tried(method)) >= 3
-        others = figures.stored("prong_autoencoder", "paper").select(updates=5000, method=method)
-        assert record["train"][0][-1] == min(other["train"][0][-1] for other in others)
+def test_condition_numbers_are_absolute_above_and_relative_below():
+    panels = figures.draw_conditions("tail").axes
+    for method in numbers.TRAINED:
+        for panel, relative in zip(panels, (False, True), strict=True):
+            curve = numbers.condition_curves("tail", method, relative)
+            assert shows(lines(panel)[figures.METHODS[method]], curve.middle)
 
 
-def test_algorithm_1_preserves_the_function_only_when_corrected():
-    model, x = figures.network()
-    before = model(x).detach()
-    assert float((figures.algorithm_1(model, x, 1e-3, printed=False) - before).abs().max()) < 1e-12
-    assert float((figures.algorithm_1(model, x, 1e-3, printed=True) - before).abs().max()) > 1
-    torch.testing.assert_close(model(x).detach(), before, rtol=0, atol=0)
+def test_full_runs_against_updates_and_seconds():
+    panels = figures.draw_paper().axes
+    for method in numbers.paper_runs():
+        for panel, cost in zip(panels, ("updates", "seconds"), strict=True):
+            spent, errors = numbers.paper_curves(method, cost)
+            line = lines(panel)[figures.METHODS[method]]
+            assert shows(line, errors) and np.allclose(line.get_xdata(), spent)
+
+
+def test_intervals_of_the_starts_are_drawn_as_they_are():
+    (panel,) = figures.draw_periods().axes
+    for container, start in zip(panel.containers, ("whitened", "fan-in"), strict=True):
+        middle, _, (bars,) = container.lines
+        found = [numbers.period_error(T, start) for T in figures.PERIODS]
+        assert container.get_label() == f"{start} start"
+        assert shows(middle, [error.mean for error in found])
+        ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
+        assert np.allclose(ends, [[error.low, error.high] for error in found])
+
+
+def test_bars_end_at_the_cost_of_an_update():
+    (panel,) = figures.draw_time().axes
+    bars = numbers.cost_bars()
+    names = [label.get_text() for label in panel.get_yticklabels()]
+    assert names == list(reversed(bars))
+    for row, name in enumerate(names):
+        right = max(
+            p.get_x() + p.get_width() for p in panel.patches if round(p.get_y() + 0.4) == row
+        )
+        assert np.isclose(right, sum(bars[name].values()))
+
+
+def test_settings_tried_are_drawn_below_the_cut():
+    for panel, method in zip(figures.draw_backward().axes, numbers.COMPARED, strict=True):
+        assert panel.get_title(loc="left") == figures.METHODS[method]
+        for second, points in numbers.searched(method).items():
+            assert shows(lines(panel)[f"{second:g}"], np.minimum([e for _, e in points], 50))
+        assert numbers.mean_image(method) in [line.get_ydata()[0] for line in panel.lines]

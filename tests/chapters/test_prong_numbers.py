@@ -124,6 +124,7 @@ def test_reduction_is_by_the_geometric_mean_of_after_to_before(book):
     assert found.high == pytest.approx(100 * (1 - lower((1 / 2, 1 / 8))))
     check(prong.reduction("tail", eps=0.1), 80.0)
     assert prong.reduced("raw") == pytest.approx(75.0)
+    assert prong.raised("raw") == pytest.approx(-75.0)
     assert prong.reduced("raw", "as printed") == pytest.approx(50.0)
 
 
@@ -308,6 +309,8 @@ def test_gains_are_what_the_rival_spent_over_what_the_method_needs(book):
 
 def test_runs_that_never_arrive_are_counted_not_averaged(book):
     autoencoder(book)
+    assert prong.arrived("prong", "batchnorm") == "1 of 2"
+    assert prong.arrived("prong+", "rmsprop") == "2 of 3"
     assert prong.saving("prong", "batchnorm") == Arrivals(1, 2, None)
     assert prong.saving("prong+", "rmsprop") == Arrivals(2, 3, 1.5)  # gains 3, 1.5, never
     assert prong.saving("prong+", "rmsprop", "seconds").median == pytest.approx(8 / 3)
@@ -526,6 +529,7 @@ def test_convolutional_numbers(book):
     found = prong.convolutional_curves("prong", "validation")
     assert [list(part) for part in found] == [[10, 20], [50, 42.5], [50, 41], [50, 44]]
     assert prong.classification_losses("prong").tolist() == [1, 4]
+    assert prong.final_loss("prong") == 2.5
     check(prong.loss_ratio("prong", "batchnorm"), 1.0, lower((1 / 2, 2)))
     check(prong.test_error("prong"), 25.0, 25 - 5 * T_2)
     assert prong.test_difference("prong", "batchnorm").tolist() == [-4, 2]
@@ -592,6 +596,7 @@ def test_every_number_in_the_chapter_is_what_its_function_gives():
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
     assert list(prose.differences("prong", text)) == []
+    assert "{glue:" not in text
 
 
 def test_every_method_has_a_full_run_at_the_papers_size_at_a_setting_that_was_tried():

@@ -4,6 +4,7 @@ The unit of every interval is the initialization; the timings of one process are
 """
 
 from .conditioning import (
+    TRAINED,
     alignment,
     alignment_table,
     condition_curves,
@@ -15,6 +16,7 @@ from .conditioning import (
     fisher_conditions,
     fisher_matrix,
     network,
+    raised,
     reduced,
     reduction,
     staleness,
@@ -26,11 +28,13 @@ from .convolutional import (
     classification_table,
     convolutional_curves,
     convolutional_methods,
+    final_loss,
     loss_ratio,
     test_difference,
     test_error,
 )
 from .cost import (
+    QUANTITIES,
     cost,
     cost_bars,
     cost_each,
@@ -67,6 +71,7 @@ from .sensitivity import (
     sensitivity_looks,
 )
 from .training import (
+    arrived,
     autoencoder,
     autoencoder_curves,
     autoencoder_settings,
@@ -80,6 +85,7 @@ from .training import (
     starts_of,
 )
 from .twofold import (
+    COMPARED,
     best_searched,
     mean_image,
     searched,
@@ -92,12 +98,16 @@ from .twofold import (
 from .words import METHODS, NAMES, PERIODS, STARTS
 
 __all__ = [
+    "COMPARED",
     "METHODS",
     "NAMES",
     "PERIODS",
+    "QUANTITIES",
     "STARTS",
+    "TRAINED",
     "alignment",
     "alignment_table",
+    "arrived",
     "autoencoder",
     "autoencoder_curves",
     "autoencoder_settings",
@@ -120,6 +130,7 @@ __all__ = [
     "eps_ratio",
     "error_when_done",
     "final_error",
+    "final_loss",
     "fisher_conditions",
     "fisher_matrix",
     "gains",
@@ -144,6 +155,7 @@ __all__ = [
     "period_ratio",
     "period_table",
     "period_updates",
+    "raised",
     "recipe_table",
     "reduced",
     "reduction",

@@ -3,7 +3,7 @@ a step is to the natural gradient.
 """
 
 import copy
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ def network() -> tuple[torch.nn.Sequential, torch.Tensor]:
     return copy.deepcopy(model), x
 
 
-@cache
+@lru_cache(maxsize=32)
 def fisher_matrix(eps: float | None = None, covariance: str = "centred") -> torch.Tensor:
     """Return the Fisher matrix of the middle layer's weights: plain, or whitened with ``eps``."""
     model, x, place, G = _figure_2()
@@ -73,6 +73,11 @@ def reduction(definition: str, covariance: str = "centred", eps: float = 1e-3) -
 def reduced(definition: str, covariance: str = "centred") -> float:
     """Return the middle of :func:`reduction`."""
     return reduction(definition, covariance).mean
+
+
+def raised(definition: str) -> float:
+    """Return by how many per cent the first whitening raises a condition number."""
+    return -reduced(definition)
 
 
 def conditioning_table() -> Table:

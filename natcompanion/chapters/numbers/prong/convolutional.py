@@ -38,6 +38,11 @@ def classification_losses(method: str) -> np.ndarray:
     return np.array([curve[-1]["train"] for curve in _record(method)["curve"]])
 
 
+def final_loss(method: str) -> float:
+    """Return the median of the final training losses."""
+    return median(classification_losses(method))
+
+
 def loss_ratio(method: str, rival: str) -> Interval:
     """Return the final training loss in units of the rival's."""
     return ratio_interval(classification_losses(method) / classification_losses(rival))
@@ -60,7 +65,7 @@ def classification_table() -> Table:
             METHODS[method],
             f"{record['best']['rate']:g}",
             f"{record['best']['second']:g}" if record["best"]["second"] else None,
-            median(classification_losses(method)),
+            final_loss(method),
             str(test_error(method)),
             f"{PAPER[method]:g}" if method in PAPER else None,
         ]

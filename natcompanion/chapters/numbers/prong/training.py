@@ -117,6 +117,12 @@ def saving(
     return Arrivals(found.arrived, found.n, found.median and 1 / found.median)
 
 
+def arrived(method: str, rival: str) -> str:
+    """Return how many runs of a method get to its rival's final error, such as "2 of 5"."""
+    each = gains(method, rival)
+    return f"{len(each) - each.count(None)} of {len(each)}"
+
+
 def saves_in_each(method: str, rival: str, times: float, cost: str = "updates") -> np.ndarray:
     """Return for each initialization whether a method gets to its rival's final error with more
     than so many times less.

@@ -31,7 +31,9 @@ def test_binder_has_the_same_versions_with_torch_for_the_cpu():
     everything, binder = pins(ROOT / "requirements.txt"), pins(ROOT / "binder" / "requirements.txt")
     assert binder.pop("torch") == everything["torch"] + "+cpu"
     assert binder.items() <= everything.items()
-    assert run_time_needs() | {"jupyterlab", "ipykernel"} <= binder.keys() | {"torch"}
+    assert run_time_needs() | {"jupyterlab", "ipykernel", "pytest", "nbval"} <= binder.keys() | {
+        "torch"
+    }
 
 
 def test_every_need_of_the_library_is_pinned():

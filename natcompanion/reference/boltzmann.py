@@ -73,7 +73,7 @@ def hidden_state_fisher(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
     D, H = W.shape
     states = W.new_tensor(list(itertools.product([0.0, 1.0], repeat=H)))  # the 2^H states of h
     log_p = torch.stack([b @ h + torch.log1p(torch.exp(a + W @ h)).sum() for h in states])
-    E_g, E_ggT = 0.0, 0.0
+    E_g, E_ggT = W.new_zeros(()), W.new_zeros(())
     for p, h in zip(torch.softmax(log_p, 0), states, strict=True):
         m = torch.sigmoid(a + W @ h)  # Eq. 3: E[v|h]
         g = torch.cat([m, h, torch.outer(m, h).reshape(-1)])  # E[g|h]
@@ -147,7 +147,8 @@ def natural_boltzmann_scheme(
     Source: boltzmann Eqs. 1 to 4 and Sec. 5; the moments of the model are those of the
     reconstruction, by probabilities.
     """
-    last, terms = None, []
+    last: tuple | None = None
+    terms: list[torch.Tensor] = []
     for data, u_h, u_v in batches:
         n, q = len(data), torch.sigmoid(b + data @ W)  # Eq. 2
         m = torch.sigmoid(a + (u_h < q).to(W) @ W.mT)  # Eq. 3

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from natcompanion import reference
 from natcompanion.metrics import (
     block_diagonal,
     condition_number,
@@ -933,3 +934,53 @@ def test_erratum_a_random_metric_makes_things_worse():
         worse_educated += preconditioned_condition(guess, A) > condition_number(A)
     assert worse_random >= 95
     assert worse_educated == 0
+
+
+# ---- the algorithm of Section 1.4, as the reference writes it
+
+
+def machine_problem():
+    """A Boltzmann machine: its metric, its objective, and a start; the metric changes with theta."""
+    machine = BoltzmannMachine(4)
+    truth, theta = 0.5 * normal(machine.parameters, seed=1), 0.3 * normal(10, seed=2)
+    p = machine.distribution(truth)
+    return machine, (lambda theta: machine.kl(theta, p)), theta, p
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_in_phi_is_the_natural_gradient_step_for_every_root(kind):
+    machine, J, theta, p = machine_problem()
+    G, g = machine.fisher(theta), machine.gradient(theta, p)
+    W = torch.linalg.inv(whitening_matrix(G, kind)).mT
+    torch.testing.assert_close(W.mT @ W, G)
+    natural = theta - 0.5 * torch.linalg.solve(G, g)
+    torch.testing.assert_close(reference.step_in_phi(J, theta, W, 0.5), natural)
+    # as printed, without the minus, it goes uphill
+    assert J(reference.step_in_phi(J, theta, W, -0.5)) > J(theta) > J(natural)
+
+
+def test_the_lower_cholesky_factor_is_no_root():
+    machine, J, theta, p = machine_problem()
+    G, g = machine.fisher(theta), machine.gradient(theta, p)
+    L = torch.linalg.cholesky(G)
+    natural = theta - 0.5 * torch.linalg.solve(G, g)
+    torch.testing.assert_close(reference.step_in_phi(J, theta, L.mT, 0.5), natural)
+    assert (reference.step_in_phi(J, theta, L, 0.5) - natural).norm() > 0.1 * natural.norm()
+
+
+def test_the_algorithm_is_the_librarys_natural_space():
+    machine, J, start, p = machine_problem()
+    theta = start.clone().requires_grad_()
+    optimizer = natural_space(
+        [theta],
+        lambda: machine.fisher(theta.detach()),
+        lambda phi: torch.optim.SGD(phi, lr=0.3),
+        period=1,
+    )
+    for _ in range(4):
+        theta.grad = machine.gradient(theta.detach(), p)
+        optimizer.step()
+    slow = reference.descend_in_phi(J, start, machine.fisher, 0.3, 4)
+    torch.testing.assert_close(theta.detach(), slow, rtol=1e-9, atol=1e-12)
+    kept = reference.descend_in_phi(J, start, lambda _: machine.fisher(start), 0.3, 4)
+    assert (kept - slow).norm() > 1e-3  # the metric is taken anew at every step

@@ -46,9 +46,11 @@ from natcompanion.reference.rfim import (
 from natcompanion.reference.whitening import (
     all_states,
     boltzmann_probabilities,
+    descend_in_phi,
     gibbs_matrix,
     minimum_probability_flow,
     pair_energy,
+    step_in_phi,
 )
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "all_states",
     "boltzmann_probabilities",
     "brute_force_rfim",
+    "descend_in_phi",
     "empirical_fisher",
     "energy_distance",
     "energy_information",
@@ -88,6 +91,7 @@ __all__ = [
     "rngd",
     "running_rfim",
     "softmax_log_prob",
+    "step_in_phi",
     "stochastic_log_prob",
     "two_layer_log_prob",
 ]

@@ -1,8 +1,62 @@
-"""The enumerable Boltzmann machine of Section 2.4, one state and one term after the other."""
+"""The algorithm of Section 1.4, and the enumerable Boltzmann machine of Section 2.4, one state and
+one term after the other.
+"""
 
 import itertools
+from collections.abc import Callable
 
 import torch
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def step_in_phi(J: Function, theta: torch.Tensor, W: torch.Tensor, eta: float) -> torch.Tensor:
+    """Return theta after one step of steepest descent in the parameters phi = W theta.
+
+    Parameters
+    ----------
+    J : callable
+        The objective, from theta (P,) to a number; differentiable.
+    theta : Tensor, shape (P,)
+        Where the step starts.
+    W : Tensor, shape (P, P)
+        Any root of the metric at theta: W^T W = G.
+    eta : float
+        The step size.
+
+    Source: whitening Section 1.4, Eqs. 11 and 16; in step 2 the paper prints no minus.
+
+    Examples
+    --------
+    >>> W = torch.tensor([[2.0]])
+    >>> step_in_phi(lambda theta: theta.square().sum(), torch.tensor([1.0]), W, 1.0)
+    tensor([0.5000])
+    """
+
+    def J_of_phi(phi: torch.Tensor) -> torch.Tensor:
+        return J(torch.linalg.solve(W, phi))  # 1. J in terms of phi = W theta
+
+    phi = W @ theta
+    delta_phi = -eta * torch.func.grad(J_of_phi)(phi)  # 2. the step in phi
+    return torch.linalg.solve(W, phi + delta_phi)  # 3. the theta that belongs to it
+
+
+def descend_in_phi(
+    J: Function, theta: torch.Tensor, G: Function, eta: float, steps: int
+) -> torch.Tensor:
+    """Return theta after steps 1 to 4 of the algorithm, with W the symmetric root of G(theta).
+
+    Source: whitening Section 1.4, Eqs. 17 and 18.
+
+    Examples
+    --------
+    >>> descend_in_phi(lambda t: 8 * t @ t, torch.ones(1), lambda t: 16 * torch.eye(1), 0.5, 2)
+    tensor([0.2500])
+    """
+    for _ in range(steps):  # 4. repeat
+        lam, Q = torch.linalg.eigh(G(theta))
+        theta = step_in_phi(J, theta, (Q * lam.sqrt()) @ Q.mT, eta)
+    return theta
 
 
 def all_states(n: int, values: tuple[float, float]) -> torch.Tensor:

@@ -187,9 +187,13 @@ def test_covariance_has_the_divisor_n():
 
 
 def test_arrows_in_phi_point_at_the_goal_and_those_in_theta_do_not():
-    theta, phi = whitening.grid_angles()
+    theta, phi = whitening.grid_angles("theta"), whitening.grid_angles("phi")
     assert len(theta) == len(phi) == 120
     assert float(phi.max()) < 1e-10
+    grid, fields = whitening.arrows()
+    assert len(grid) == 121 and float(grid.abs().max()) == 1
+    lengths = torch.stack([field.norm(dim=1) for field in fields.values()])
+    assert torch.allclose(lengths, (grid.norm(dim=1) > 0).double().expand(2, -1))
     assert 44 < float(theta.median()) < 46 and 80 < float(theta.max()) <= 90
     # at (1, 0), the arrow is the first column of G
     G = problems.example().fisher()

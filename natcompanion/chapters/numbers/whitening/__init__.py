@@ -51,6 +51,7 @@ from natcompanion.chapters.numbers.whitening.digits import (
     whitened_digits,
 )
 from natcompanion.chapters.numbers.whitening.example import (
+    arrows,
     covariance,
     damped_gain,
     descent_table,
@@ -130,6 +131,7 @@ from natcompanion.chapters.numbers.whitening.recipes import (
 )
 
 __all__ = [
+    "arrows",
     "blind_fails",
     "blind_slower",
     "blind_slower_pairs",

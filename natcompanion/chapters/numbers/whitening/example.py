@@ -219,24 +219,33 @@ def moved(kind: str, correlation: float) -> float:
     return float((x - y).square().sum(1).mean().sqrt())
 
 
-def grid_angles() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return by how many degrees the arrows of steepest descent in theta, and those in phi, miss
-    the goal, on the 120 points of an 11 x 11 grid that are not the goal.
+def arrows() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return an 11 x 11 grid (121, 2) around the goal, and the unit vectors of steepest descent
+    at its points, taken as parameters theta and as parameters phi; 0 at the goal.
+
+    In phi, the gradient is the inverse root of the metric times that in theta.
     """
     G = problems.example().fisher()
     axis = torch.linspace(-1, 1, 11, dtype=torch.float64)
-    grid = torch.cartesian_prod(axis, axis)
-    grid = grid[grid.norm(dim=1) > 1e-9]
-    cosine = torch.cosine_similarity(grid @ G, grid, dim=1).clamp(-1, 1)
-    return torch.rad2deg(cosine.arccos()), _missed_in_phi(G, grid)
-
-
-def _missed_in_phi(G: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
-    """Return the same in phi, where the gradient is the inverse root times that in theta."""
+    grid = torch.cartesian_prod(axis, axis).round(decimals=12)
     root = torch.linalg.inv(whitening_matrix(G))
-    gradient = torch.linalg.solve(root.mT, G @ torch.linalg.solve(root, phi.mT)).mT
-    sine = gradient[:, 0] * phi[:, 1] - gradient[:, 1] * phi[:, 0]
-    return torch.rad2deg(torch.atan2(sine.abs(), (gradient * phi).sum(1)))
+    fields = {"theta": -grid @ G}
+    fields["phi"] = torch.linalg.solve(root.mT, -G @ torch.linalg.solve(root, grid.mT)).mT
+    return grid, {
+        name: field / field.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        for name, field in fields.items()
+    }
+
+
+def grid_angles(name: str) -> torch.Tensor:
+    """Return by how many degrees the arrows in "theta" or "phi" miss the goal, on the 120 points
+    of the grid that are not the goal.
+    """
+    grid, fields = arrows()
+    away = grid.norm(dim=1) > 0
+    to_goal, arrow = -grid[away], fields[name][away]
+    sine = arrow[:, 0] * to_goal[:, 1] - arrow[:, 1] * to_goal[:, 0]
+    return torch.rad2deg(torch.atan2(sine.abs(), (arrow * to_goal).sum(1)))
 
 
 def roots_table(differences: Mapping[str, float]) -> Table:

@@ -940,7 +940,7 @@ def test_erratum_a_random_metric_makes_things_worse():
 
 
 def machine_problem():
-    """A Boltzmann machine: its metric, its objective, and a start; the metric changes with theta."""
+    """A Boltzmann machine, its objective, a start and the data; the metric changes with theta."""
     machine = BoltzmannMachine(4)
     truth, theta = 0.5 * normal(machine.parameters, seed=1), 0.3 * normal(10, seed=2)
     p = machine.distribution(truth)

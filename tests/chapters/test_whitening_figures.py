@@ -1,62 +1,76 @@
-"""The figures of the whitening chapter, over the whole grid of each, and what shows them."""
+"""The figures of the whitening chapter: what the walk over all figures does not see."""
 
 import io
 
 import pytest
-from _pictures import check_drawings, check_texts
+import torch
 from PIL import Image
 
-from natcompanion.chapters import experiments
 from natcompanion.chapters.figures import Picture, Table, digits, glue
 from natcompanion.chapters.figures import whitening as figures
-
-GRIDS = {
-    "figure1": (figures.draw_figure1, figures.describe_figure1, figures.FIGURE1),
-    "live figure1": (
-        figures.draw_live_figure1,
-        figures.describe_live_figure1,
-        {"lr": [1e-3, 2.0], "eps": [1e-8, 1.0], "angle": [0.0, 315.0, 360.0]},
-    ),
-    "kinds": (figures.draw_kinds, figures.describe_kinds, figures.KINDS),
-    "gain": (figures.draw_gain, figures.describe_gain, figures.GAIN),
-    "boltzmann": (figures.draw_boltzmann, figures.describe_boltzmann, figures.BOLTZMANN),
-    "digits": (figures.draw_digits, figures.describe_digits, figures.DIGITS),
-    "separation": (figures.draw_separation, figures.describe_separation, figures.SEPARATION),
-    "fields": (figures.draw_fields, figures.describe_fields, {}),
-    "coordinates": (figures.draw_coordinates, figures.describe_coordinates, {}),
-    "guesses": (figures.draw_guesses, figures.describe_guesses, {}),
-}
+from natcompanion.chapters.numbers import whitening as numbers
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_point_of_the_grid_is_described(name):
-    _, describe, grid = GRIDS[name]
-    check_texts(describe, grid)
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_point_of_the_grid_is_drawn_in_one_size_on_white(name):
-    draw, _, grid = GRIDS[name]
-    check_drawings(draw, grid)
+def curves(panel):
+    """Return the coordinates of the labelled lines of a panel, by label."""
+    return {line.get_label(): line.get_xydata() for line in panel.get_lines()}
 
 
 def test_figure1_counts_the_steps_of_the_plain_loop():
-    text = figures.describe_figure1(0.1, 0.01, "(1, -1)")
+    text = figures.FIGURE1.describe(0.1, 0.01, "(1, -1)")
     assert "steepest descent: 7833 steps; natural gradient: 50 steps" in text
-    assert "never, it diverges" in figures.describe_figure1(0.23, 0.01, "(1, -1)")
+    assert "never, it diverges" in figures.FIGURE1.describe(0.23, 0.01, "(1, -1)")
 
 
-def test_the_gain_of_eq_35_is_largest_at_the_root_of_eps():
-    assert "no eigenvalue more than 5." in figures.describe_gain(0.01)
-    assert "no eigenvalue more than 500." in figures.describe_gain(1e-6)
+def test_a_start_at_315_degrees_is_that_of_the_paper():
+    point = {"lr": 0.1, "eps": 0.01}
+    live = figures.ANY_FIGURE1.describe(**point, angle=315.0)
+    assert live == figures.FIGURE1.describe(**point, origin="(1, -1)")
+
+
+def test_figure1_shows_each_rule_in_its_place():
+    _, curve = figures.FIGURE1.draw(0.1, 0.01, "(1, -1)").axes
+    start = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    paths = numbers.gaussian_paths(0.1, 0.01, start, torch.tensor([50.0], dtype=torch.float64))
+    found = curves(curve)
+    for name, (text, _, _) in figures.STYLES.items():
+        at = {int(x): y for x, y in found[text]}
+        assert at[50] == pytest.approx(float(numbers.example_kl(paths[name])[0])), name
+
+
+def test_every_metric_has_its_own_curve():
+    (panel,) = figures.BOLTZMANN.draw("-1 and +1", "contrastive divergence").axes
+    found = curves(panel)
+    for name, text in figures.METRICS.items():
+        band = numbers.curves(name, "pm1", "cd")
+        assert found[text][:, 1].tolist() == [at.mean for at in band], name
+    assert "Eq. 33 1.54 (" in figures.BOLTZMANN.describe("-1 and +1", "contrastive divergence")
+
+
+def test_gains_are_drawn_under_their_names():
+    (panel,) = figures.GAIN.draw(0.01).axes
+    found = curves(panel)
+    regularized = next(xy for text, xy in found.items() if text.startswith("Eq. 35"))
+    damped = next(xy for text, xy in found.items() if text.startswith("damping"))
+    assert regularized[0] == pytest.approx([1e-4, 1e-4 / (1e-8 + 0.01)])
+    assert damped[0] == pytest.approx([1e-4, 1 / (1e-4 + 0.01)])
+
+
+def test_rows_of_dots_are_those_of_their_label():
+    (panel,) = figures.COORDINATES.draw().axes
+    ticks = dict(zip((t.get_text() for t in panel.get_yticklabels()), range(5), strict=True))
+    dots = [line for line in panel.get_lines() if line.get_marker() == "o"]
+    natural = dots[ticks["natural gradient"]].get_xdata()
+    assert list(natural) == numbers.coordinate_steps("fisher")
+    assert max(natural) < min(dots[ticks["raw pixels"]].get_xdata())
 
 
 def test_picture_is_a_png_on_white_with_its_description():
-    picture = Picture(figures.draw_gain, figures.describe_gain, eps=0.01)
+    picture = figures.GAIN.picture(eps=0.01)
     data, metadata = picture._repr_mimebundle_()
     image = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
-    assert image.getpixel((0, 0)) == (255, 255, 255)
-    assert data["text/plain"] == figures.describe_gain(0.01)
+    assert isinstance(picture, Picture) and image.getpixel((0, 0)) == (255, 255, 255)
+    assert data["text/plain"] == figures.GAIN.describe(0.01)
     assert metadata["image/png"]["width"] == round(96 * 5.4) < image.width
     assert len(data["image/png"]) < 60_000
 
@@ -110,20 +124,3 @@ def test_glue_leaves_the_value_where_myst_nb_looks_for_it(monkeypatch):
         "name": "steps",
         "mime_prefix": "application/papermill.record/",
     }
-
-
-def test_the_example_counts_the_start_of_the_paper_once():
-    speedups = figures.example_speedups("fisher")
-    stored = experiments.load("whitening_figure1").values("speedup_fisher")
-    assert len(speedups) == 1 + stored.shape[0] * (stored.shape[1] - 1) < stored.size
-    assert speedups[0] == stored[0, 0] == stored[1, 0]
-
-
-def test_settings_of_the_text_are_plain_numbers():
-    settings = figures.settings()
-    assert (
-        settings["rates_count"] == 21
-        and settings["bm_parameters"] == 21
-        and settings["pairs"] == 45
-    )
-    assert all(isinstance(value, (int, float)) for value in settings.values())

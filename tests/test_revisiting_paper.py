@@ -18,6 +18,7 @@ from natcompanion.damping import linear_decrease, quadratic_decrease, reduction_
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
 from natcompanion.metrics.dense import output_hessian
 from natcompanion.optim import NaturalGradient, loss_hessian
+from natcompanion.reference.revisiting import output_jacobian as output_jacobians
 from natcompanion.solvers import conjugate_gradient, minres_qlp
 
 LIKELIHOODS = [Gaussian(0.5), Bernoulli(), Categorical()]
@@ -50,15 +51,6 @@ def gap(a, b) -> float:
 
 def mean_gradient(model, x, t, likelihood) -> torch.Tensor:
     return reference.gradients(model, x, t, likelihood).mean(0)
-
-
-def output_jacobians(model, x, likelihood) -> torch.Tensor:
-    """The Jacobians of the outputs y, (n, o, P), by differentiating the mean of the likelihood."""
-    rows = []
-    for x_i in x.split(1):
-        y = likelihood.mean(model(x_i))[0]
-        rows.append(torch.stack([reference.gradient(model, y_k) for y_k in y]))
-    return torch.stack(rows)
 
 
 def damped(G: torch.Tensor, damping: float = 0.1) -> torch.Tensor:

@@ -5,7 +5,6 @@ order of ``model.parameters()``. The model runs in evaluation mode and is left a
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -101,7 +100,7 @@ def gradient_covariance(
     f = ModelFunction(model, parameters)
     x = f.check(x)
     scores = score(likelihood, f.output(x), t).unsqueeze(1)
-    mean: Any = sum(rows.sum((0, 1)) for _, rows in f.chunks(x, scores)) / len(x)
+    mean = sum(rows.sum((0, 1)) for _, rows in f.chunks(x, scores)) / len(x)
     return gram(f, x, scores, mean).div_(len(x)).to(f.out_dtype)
 
 

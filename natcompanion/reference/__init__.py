@@ -4,7 +4,7 @@ eye.
 ``metrics`` holds the Fisher matrices and their relatives; the module of a paper its own.
 """
 
-from natcompanion.reference import prong
+from natcompanion.reference import prong, revisiting
 from natcompanion.reference.boltzmann import (
     equation_4,
     hidden_state_fisher,
@@ -88,6 +88,7 @@ __all__ = [
     "rbm_log_likelihood",
     "rbm_statistics",
     "responses",
+    "revisiting",
     "rngd",
     "running_rfim",
     "softmax_log_prob",

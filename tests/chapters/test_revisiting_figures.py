@@ -1,86 +1,126 @@
-"""The figures of the revisiting chapter, over the whole grid of each."""
+"""What the figures of the revisiting chapter draw: each line holds the numbers its label says."""
 
+import numpy as np
 import pytest
-from _pictures import check_drawings, check_texts
+from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures import revisiting as figures
-
-GRIDS = {
-    "figure1": (figures.draw_figure1, figures.describe_figure1, figures.FIGURE1),
-    "live figure1": (
-        figures.draw_live_figure1,
-        figures.describe_live_figure1,
-        {"rate": [0.02, 0.6], "damping": [1e-3, 1.0], "w": [-4.0, 4.0], "b": [-4.0, 0.0, 4.0]},
-    ),
-    "solvers": (figures.draw_solvers, figures.describe_solvers, figures.SOLVERS),
-    "damping": (figures.draw_damping, figures.describe_damping, figures.DAMPING),
-    "convergence": (figures.draw_convergence, figures.describe_convergence, {}),
-    "table": (
-        figures.draw_table1,
-        figures.describe_table1,
-        {"name": ["revisiting_restricted_mnist"]},
-    ),
-    "fashion": (figures.draw_table1, figures.describe_table1, {"name": ["revisiting_fashion"]}),
-    "order": (figures.draw_order, figures.describe_order, {}),
-    "curves": (
-        figures.draw_curves,
-        figures.describe_curves,
-        {"name": ["revisiting_restricted_mnist", "revisiting_fashion"]},
-    ),
-    "paper curves": (
-        figures.draw_curves,
-        figures.describe_curves,
-        {"name": ["revisiting_fashion"], "preset": ["paper"]},
-    ),
-}
+from natcompanion.chapters.numbers import revisiting as numbers
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_point_of_the_grid_is_described(name):
-    _, describe, grid = GRIDS[name]
-    check_texts(describe, grid)
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_point_of_the_grid_is_drawn_in_one_size_on_white(name):
-    draw, _, grid = GRIDS[name]
-    check_drawings(draw, grid)
-
-
-def test_the_two_ratios_end_at_different_dampings():
-    """At step size 1 Eq. 30 keeps more damping than Martens' rule; at 0.1 both lower it alike."""
-    runs = {
-        (eta, rule): figures._damping_run(eta, rule, 0.3)["damping"][-1]
-        for eta in (0.1, 1.0)
-        for rule in ("Eq. 30", "Martens")
+def lines(figure: Figure, panel: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the lines of a panel by their labels."""
+    drawn = figure.axes[panel].get_lines()
+    return {
+        line.get_label(): (np.array(line.get_xdata()), np.array(line.get_ydata())) for line in drawn
     }
-    assert runs[1.0, "Eq. 30"] > 3 * runs[1.0, "Martens"]
-    assert runs[0.1, "Eq. 30"] == pytest.approx(runs[0.1, "Martens"])
 
 
-def test_scipy_reports_success_on_both_systems_and_ours_do_not():
-    rows = figures.solvers_beside_scipy()
-    assert len(rows) == 6
-    for scipys, ours, qlp in (rows[:3], rows[3:]):
-        assert scipys[2] == "success" and float(scipys[3]) > 0.4
-        assert qlp[2] in ("converged", "least squares") and float(qlp[4]) == pytest.approx(
-            1, abs=1e-2
-        )
-        assert ours[2] == (
-            "converged" if ours[3] == "below 1e-4" else "not converged: least squares"
-        )
+def test_paths_carry_the_names_of_their_methods():
+    drawn = lines(figures.FIGURE1.draw(rate=0.1, damping=0.01, origin="(-1, 3)"))
+    for name, path in numbers.paths(0.1, 0.01, (-1.0, 3.0)).items():
+        w, b = path[(path.abs() < 8).all(1)].T
+        x, y = drawn[numbers.METHODS[name]]
+        assert np.allclose(x, b) and np.allclose(y, w)
+    assert len({tuple(y) for _, y in drawn.values()}) >= 4
 
 
-def test_solver_lengths_are_those_of_the_systems():
-    """On another batch MINRES-QLP ends at the shortest solution, MINRES at a longer one; on the
-    same batch all agree.
-    """
-    other, same = figures._solver_lengths("another", 0.0), figures._solver_lengths("the same", 0.0)
-    exact = other["exact"][0]
-    assert (
-        other["MINRES-QLP"][-1] == pytest.approx(exact, rel=1e-3)
-        and other["MINRES"][-1] > 3 * exact
-    )
-    assert all(
-        lengths[-1] == pytest.approx(same["exact"][0], rel=1e-3) for lengths in same.values()
-    )
+def test_the_live_figure_is_the_same_one():
+    point = {"rate": 0.1, "damping": 0.01}
+    told = figures.FIGURE1_LIVE.describe(**point, w=1.0, b=-3.0)
+    assert told == figures.FIGURE1.describe(**point, origin="(1, -3)")
+    assert told != figures.FIGURE1.describe(**point, origin="(-1, 3)")
+
+
+def test_surfaces_are_numbered_and_their_arrows_have_the_colours_of_the_methods():
+    drawing = figures.FIGURE1.draw(rate=0.5, damping=0.1, origin="(1, -3)")
+    plane, *surfaces = drawing.axes
+    path = numbers.path("natural", (1.0, -3.0), 0.5, 0.1)
+    marks = {text.get_text(): text.xy for text in plane.texts}
+    for number, (stop, panel) in enumerate(zip(numbers.STOPS, surfaces, strict=True), start=1):
+        assert np.allclose(marks[str(number)], path[stop].flip(0))
+        assert panel.get_title() == f"KL at {number}"
+        arrows = {text.arrow_patch.get_facecolor(): np.array(text.xy) for text in panel.texts}
+        assert len(arrows) == len(panel.texts) == 4
+        assert all(np.hypot(*tip) == pytest.approx(0.8) for tip in arrows.values())
+
+
+def test_solvers_carry_their_names():
+    drawn = lines(figures.SOLVERS.draw(batch="another", damping=0.0))
+    lengths = numbers.step_lengths("another", 0.0)
+    for name in figures.STYLES:
+        assert np.allclose(drawn[name][1], np.minimum(lengths[name], 1e30))
+    assert drawn["shortest exact solution"][1][0] == lengths["exact"][0]
+
+
+def test_damping_ratio_and_loss_stand_in_their_panels():
+    drawing = figures.DAMPING.draw(eta=1.0, rule="Martens", first=0.3)
+    run = numbers.damping_run(1.0, "Martens", 0.3)
+    for panel, key in zip(drawing.axes, ("damping", "rho", "excess"), strict=True):
+        shown = np.clip(run[key], -0.5, 1.5) if key == "rho" else run[key]
+        assert np.allclose(panel.get_lines()[0].get_ydata(), shown)
+
+
+@pytest.mark.parametrize("where", ["digits", "paper"])
+def test_curves_carry_the_names_of_their_columns(where):
+    drawing = {"digits": figures.CURVES, "paper": figures.PAPER_CURVES}[where].draw()
+    for panel, key in enumerate(("train", "test")):
+        drawn = lines(drawing, panel)
+        assert len(drawn) == len(numbers.columns(where)) == 5
+        for column in numbers.columns(where):
+            x, y = drawn[numbers.COLUMNS[column]]
+            updates, values = numbers.curve(where, column, key)
+            assert x.tolist() == updates and y.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("where", ["digits", "fashion"])
+def test_folds_and_means_stand_in_the_row_of_their_column(where):
+    panel = {"digits": figures.TABLE1, "fashion": figures.FASHION}[where].draw().axes[0]
+    rows = {text.get_text(): row for row, text in enumerate(panel.get_yticklabels())}
+    marked = [line for line in panel.get_lines() if line.get_marker() in ("o", ".")]
+    dots = {round(float(line.get_ydata()[0]), 2): line for line in marked}
+    for column in numbers.columns(where):
+        row = rows[numbers.COLUMNS[column]]
+        folds, mean = dots[row + 0.17], dots[row]
+        assert folds.get_xdata().tolist() == numbers.tests(where, column).tolist()
+        assert mean.get_xdata()[0] == numbers.mean_test(where, column).mean
+        assert folds.get_color() == mean.get_color() == figures.COLUMNS[column]
+    ends = [path for bars in panel.collections for path in bars.get_segments()]
+    low = numbers.mean_test(where, numbers.columns(where)[-1])
+    assert ends[0][:, 0] == pytest.approx([low.low, low.high])
+
+
+def test_orders_carry_the_names_of_their_methods():
+    drawing = figures.ORDER.draw()
+    drawn = lines(drawing)
+    for method, text in (("sgd", "minibatch SGD"), ("natural", "natural gradient")):
+        band = numbers.variance_band(method)
+        assert drawn[text][1] == pytest.approx([tenth.mean for tenth in band])
+        assert drawn[text][0].tolist() == list(range(1, 11))
+    area = drawing.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    sgd = numbers.variance_band("sgd")
+    assert area.min() == pytest.approx(min(tenth.low for tenth in sgd))
+    assert area.max() == pytest.approx(max(tenth.high for tenth in sgd))
+
+
+def test_distances_from_the_metric_carry_their_names():
+    drawing = figures.CONVERGENCE.draw()
+    sampled, certain = lines(drawing, 0), lines(drawing, 1)
+    for drawn, text, key in (
+        (sampled, "U", "sampled"),
+        (certain, "U", "certain_empirical"),
+        (certain, "Hessian", "certain_hessian"),
+    ):
+        assert drawn[text][1].tolist() == numbers.distance_band(key)[1].tolist()
+        assert drawn[text][0].tolist() == numbers.distance_points(key)
+
+
+def test_every_sentence_names_values_beside_the_right_words():
+    table = figures.TABLE1.describe()
+    for column in numbers.columns("digits"):
+        assert f"{numbers.COLUMNS[column]} {numbers.mean_test('digits', column)}" in table
+    assert table.startswith("Test error in per cent, mean and 95 % interval over 5 splits")
+    assert figures.CURVES.describe().startswith("Median final")
+    assert figures.PAPER_CURVES.describe().startswith("Final training loss")
+    assert "MINRES-QLP 704 and 111" in figures.SOLVERS.describe(batch="another", damping=0.0)
+    assert "46 % lies" in figures.SOLVERS.describe(batch="another", damping=0.0)

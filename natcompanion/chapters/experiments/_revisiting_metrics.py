@@ -8,6 +8,7 @@ from torch import nn
 from natcompanion import metrics, reference
 from natcompanion.chapters.experiments._revisiting_training import LIKELIHOOD, Split, initialized
 from natcompanion.optim import NaturalGradient
+from natcompanion.reference.revisiting import linear_cg
 from natcompanion.solvers import conjugate_gradient, minres, minres_qlp
 
 
@@ -215,14 +216,7 @@ def textbook_cg(A: torch.Tensor, b: torch.Tensor, iterations: int) -> float:
     """Return the length of ``x`` after so many steps of conjugate gradients that never stop by
     themselves.
     """
-    x, r = torch.zeros_like(b), b
-    p, rr = r, r @ r
-    for _ in range(iterations):
-        Ap = A @ p
-        step = rr / (p @ Ap)
-        x, r = x + step * p, r - step * Ap
-        rr, old = r @ r, rr
-        p = r + (rr / old) * p
+    x = linear_cg(lambda v: A @ v, b, max_iters=iterations, rtol=0.0)
     return min(float(x.norm().nan_to_num(torch.inf)), 1e300)
 
 

@@ -1,0 +1,1 @@
+"""The numbers, tables and claims of *Natural Boltzmann Machines*."""

@@ -1,0 +1,793 @@
+"""The numbers of the revisiting chapter, on records made by hand, with values computed by hand."""
+
+import math
+import re
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from natcompanion import metrics, optim, reference
+from natcompanion.chapters import ledger, prose
+from natcompanion.chapters import numbers as all_numbers
+from natcompanion.chapters.experiments import _records as records
+from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
+from natcompanion.chapters.numbers import revisiting as numbers
+from natcompanion.chapters.numbers.revisiting import examples, solving, training
+from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
+from natcompanion.solvers import Reason, Solution
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return a function that stores runs of ``experiment.preset``, and read numbers from there."""
+
+    def add(name: str, *runs: dict, settings: dict | None = None) -> None:
+        experiment, preset = name.split(".")
+        for seed, values in enumerate(runs):
+            values = dict(values)
+            own = {**(settings or {}), **values.pop("settings", {})}
+            seconds, seed = values.pop("seconds", 0.0), values.pop("seed", seed)
+            records.merge(
+                records.Result(experiment, preset, seed, own, values, "cpu", 1, seconds, None, {}),
+                tmp_path,
+            )
+
+    with all_numbers.results(tmp_path):
+        yield add
+
+
+def close(values) -> object:
+    """Return the values for a comparison up to rounding."""
+    return pytest.approx(values, rel=1e-12, abs=1e-12)
+
+
+# ---- References
+
+
+def test_every_reference_of_the_ledger_is_a_function_of_numbers():
+    claims = [claim for claim in ledger.load("claims", "revisiting") if claim.experiment]
+    assert len(claims) > 30
+    for claim in claims:
+        assert hasattr(numbers, all_numbers.call(claim.measure)[0]), claim.id
+
+
+def test_every_number_of_the_chapter_is_the_one_of_today():
+    notebook = nbformat.read(ROOT / "book" / "revisiting.ipynb", 4)
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert len(prose.NUMBER.findall(text)) > 60
+    assert list(prose.differences("revisiting", text)) == []
+    assert "{glue" not in text
+
+
+# ---- Figure 1
+
+
+@pytest.fixture
+def figure1(store):
+    store(
+        "revisiting_figure1.quick",
+        {
+            "end_newton": [0, 0, 0, 1, 1],
+            "end_natural": [0, 1, -1, 0, 1],
+            "end_leroux": [-1, -1, -1, -1, 0],
+            "end_gradient": [1, 1, 0, -1, 0],
+            "uphill_newton": [0.0, 0.5, 0.0, 0.0, 0.0],
+            "uphill_natural": [0.0] * 5,
+            "uphill_leroux": [1.0] * 5,
+            "uphill_gradient": [0.0, 0.0, 0.0, 0.0, 0.25],
+            "claimed_lengths": [0, 1, 0, 7],
+            "points": 50,
+            "median_angle": 12.5,
+        },
+    )
+
+
+def test_only_paths_that_end_in_two_minima_count_as_different(figure1):
+    """The third and fourth start end differently too, but one of the two paths in no minimum."""
+    assert numbers.different_minima().tolist() == [True, False, False, False, True]
+    assert numbers.count_different_minima() == 2 and numbers.starts() == 5
+
+
+def test_ends_are_counted_by_minimum_and_uphill_is_in_per_cent(figure1):
+    rows = {row[0]: row[1:] for row in numbers.ends_table().rows}
+    assert rows["Newton"] == ["3", "2", "0", "10.0"]
+    assert rows["natural gradient"] == ["2", "2", "1", "0"]
+    assert rows["Le Roux"] == ["1", "0", "4", "100"]
+    assert rows["gradient descent"] == ["2", "2", "1", "5.00"]
+    assert "from 5 starts" in numbers.ends_table().caption
+
+
+def test_readings_in_which_the_step_is_shorter_anywhere(figure1):
+    assert numbers.shorter_steps() == [False, True, False, True]
+    assert (numbers.readings(), numbers.readings_that_hold()) == (4, 2)
+    assert (numbers.most_points(), numbers.points(), numbers.median_angle()) == (7, 50, 12.5)
+
+
+def test_paths_take_the_settings_of_their_method():
+    paths = numbers.paths(0.2, 0.3, (-1.0, 3.0))
+    model = autoencoder.example()
+    for name, path in paths.items():
+        rate, damping = autoencoder.RATES[name], autoencoder.DAMPING[name]
+        if name == "natural":
+            rate, damping = 0.2, 0.3
+        assert path.shape == (101, 2) and path[0].tolist() == [-1.0, 3.0]
+        assert torch.equal(path[1], path[0] + model.step(path[0], name, rate, damping))
+        step = numbers.directions(path[3], 0.2, 0.3)[name]
+        own = model.step(path[3], name, rate, damping)
+        torch.testing.assert_close(step * own.norm(), own)
+
+
+def test_surfaces_are_those_of_the_model_with_w_in_rows():
+    model, axis = autoencoder.example(), torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)
+    point, theta = torch.stack([axis[2], axis[0]]), torch.tensor([0.3, -0.2]).double()
+    assert float(numbers.error_surface(axis)[2, 0]) == close(math.log10(float(model.loss(point))))
+    assert float(numbers.kl_surface(theta, axis)[2, 0]) == close(
+        float(model.kl(theta, point)) ** 0.5
+    )
+    flat = numbers.kl_surface(theta, torch.zeros(1, dtype=torch.float64))
+    assert float(flat) == close(1e-6)
+
+
+def test_places_are_named_by_their_distance_from_the_minima():
+    better, other = numbers.wells()
+    assert numbers.error(better) < numbers.error(other)
+    away = (better - other) / (better - other).norm()
+    assert numbers.place(better + 0.09 * away) == "the better minimum"
+    assert numbers.place(better + 0.11 * away) == "near the better minimum"
+    assert numbers.place(other - 0.99 * away) == "near the other minimum"
+    assert numbers.place(other - 1.01 * away) == "between"
+
+
+# ---- Metrics
+
+
+def test_unbalanced_inputs(store):
+    store(
+        "revisiting_unbalanced.quick",
+        {"ratio_balanced": 1.0, "ratio_doubled": 0.1},
+        {"ratio_balanced": 2.0, "ratio_doubled": 4.0},
+        {"ratio_balanced": 1.0, "ratio_doubled": 1.0},
+        {"ratio_balanced": 8.0, "ratio_doubled": 4.0},
+        settings={"updates": 7},
+    )
+    with pytest.raises(ValueError, match="probability"):
+        numbers.probability_lost()
+    assert numbers.slower_on_a() == close([-1.0, math.log10(2), 0.0, -math.log10(2)])
+    assert numbers.networks_slower_on_a() == 2  # a tie does not count
+    assert (numbers.unbalanced_networks(), numbers.unbalanced_updates()) == (4, 7)
+
+
+def test_unbalanced_answers(store):
+    store(
+        "revisiting_unbalanced.quick",
+        *(
+            {
+                "probability_balanced": 0.5,
+                "probability_doubled": p,
+                "ratio_balanced": r,
+                "ratio_doubled": 2 * r,
+            }
+            for p, r in ((0.4, 1.0), (0.5, 2.0), (0.45, 4.0), (0.45, 10.0))
+        ),
+        settings={"updates": 7},
+    )
+    assert numbers.probability_gained() == close([-10.0, 0.0, -5.0, -5.0])
+    lost = numbers.probability_lost()
+    assert lost.mean == close(5.0) and lost.low < 5 < lost.high and lost.n == 4
+    balanced, doubled = numbers.unbalanced_table().rows
+    assert balanced[1:] == ["3.00", "50.0"]  # an even number of networks: the mean of 2 and 4
+    assert doubled[1:] == ["6.00", "45.0"]
+    assert "median of 4 networks" in numbers.unbalanced_table().caption
+    assert "after 7 updates" in numbers.unbalanced_table().caption
+
+
+def test_ranks_and_distances(store):
+    points = [1.0, 2.0, 3.0]
+    store(
+        "revisiting_convergence.quick",
+        *(
+            {
+                "rank_fisher": 3,
+                "rank_empirical": rank,
+                "rank_covariance": 1,
+                "sampled": [10.0 * k, k, 0.1 * k],
+                "certain_empirical": [0.2, 0.4, 0.6],
+                "certain_hessian": [0.9, 0.5, 0.1],
+            }
+            for k, rank in enumerate((2, 3, 2, 2))
+        ),
+        settings={"samples": [1, 2, 3], "sharpen": points},
+    )
+    assert numbers.lower_rank().tolist() == [True, False, True, True]
+    assert numbers.rank_table().rows == [["G", "3"], ["U", "2 or 3"], ["C", "1"]]
+    assert "over 4 networks" in numbers.rank_table().caption and numbers.convergence_networks() == 4
+    assert numbers.last_distance("sampled") == close([0.0, 0.1, 0.2, 0.3])
+    assert numbers.last_distance("certain_hessian").tolist() == [0.1] * 4
+    low, middle, high = numbers.distance_band("sampled")
+    assert middle == close([15.0, 1.5, 0.15])
+    assert low == close([1.5, 0.15, 0.015]) and high == close([28.5, 2.85, 0.285])
+    assert numbers.distance_points("sampled") == [1, 2, 3]
+    assert numbers.distance_points("certain_empirical") == points
+
+
+def test_speed_on_a_plateau(store):
+    store(
+        "revisiting_plateau.quick",
+        {"gradient": [1.0, 9.0, 0.01], "natural": [2.0, 9.0, 2.0], "covariance": [1.0, 9.0, 10.0]},
+        {"gradient": [4.0, 9.0, 0.04], "natural": [1.0, 9.0, 0.1], "covariance": [1.0, 9.0, 1.0]},
+        settings={"factors": [1.0, 4.0, 9.0]},
+    )
+    assert numbers.speed_kept_beyond_gradient("natural") == close([2.0, 1.0])
+    assert numbers.speed_kept_beyond_gradient("covariance") == close([3.0, 2.0])
+    table = numbers.plateau_table()
+    assert table.rows[0][1:] == ["0.0100"] * 3
+    assert table.rows[1][1:] == ["0.145", "0.550", "0.955"]
+    assert "times 9)" in table.caption and "2 networks" in table.caption
+
+
+def test_correlation_is_that_with_random_labels(store):
+    store("revisiting_variances.quick", {"random": 0.5, "likeliest": 0.9})
+    assert numbers.variance_correlation().tolist() == [0.5]
+
+
+# ---- Solvers and damping
+
+
+def systems(cg: str, converged: bool, length: float, null: float) -> dict:
+    """Return a stored system."""
+    values: dict = {"other_null": null}
+    for solver in solving.SOLVERS:
+        values[f"other_{solver}_converged"] = converged and solver == "minres_qlp"
+        values[f"other_{solver}_length"] = length
+        values[f"other_{solver}_reason"] = cg if solver == "cg" else "LEAST_SQUARES"
+    return values
+
+
+def test_solvers_on_stored_systems(store):
+    store(
+        "revisiting_solvability.quick",
+        systems("NOT_POSITIVE_DEFINITE", True, 1.0, 0.1),
+        systems("CONVERGED", False, 2.0, 0.2),
+        systems("CONVERGED", True, 4.0, 0.4),
+        systems("CONVERGED", True, 9.0, 0.3),
+    )
+    assert numbers.minres_qlp_converged().tolist() == [True, False, True, True]
+    assert numbers.outside_share() == close(25.0)
+    table = numbers.solver_table()
+    assert table.columns[1] == "converged, of 4" and "on 4 systems" in table.caption
+    assert table.rows[0][1:] == ["0", "3.00", "converged, not positive definite"]
+    assert table.rows[2][1:] == ["3", "3.00", "least squares"]
+
+
+def test_the_system_of_the_figure():
+    """On another batch MINRES-QLP ends at the shortest solution, MINRES at a longer one."""
+    other, same = numbers.step_lengths("another", 0.0), numbers.step_lengths("the same", 0.0)
+    assert all(len(lengths) == 40 for name, lengths in other.items() if name != "exact")
+    exact = other["exact"][0]
+    assert other["MINRES-QLP"][-1] == pytest.approx(exact, rel=1e-3)
+    assert other["MINRES"][-1] > 3 * exact
+    assert all(values[-1] == pytest.approx(same["exact"][0], rel=1e-3) for values in same.values())
+    G, g = numbers.system("another")
+    damped = torch.linalg.solve(G + 0.01 * torch.eye(len(g)), g)
+    for lengths in numbers.step_lengths("another", 0.01).values():
+        assert lengths[-1] == pytest.approx(float(damped.norm()), rel=1e-6)
+
+
+def test_first_products_of_the_figure():
+    """After one product conjugate gradients stand at g g'g / g'G g."""
+    G, g = numbers.system("the same")
+    first = numbers.step_lengths("the same", 0.0)["conjugate gradients"][0]
+    assert first == close(float(g.norm() * (g @ g) / (g @ G @ g)))
+
+
+def test_share_of_the_gradient_outside_the_range():
+    assert numbers.per_cent_outside("the same") < 1e-8
+    G, g = numbers.system("another")
+    inside = G @ torch.linalg.pinv(G, rtol=1e-11, hermitian=True) @ g
+    share = float((g - inside).norm() / g.norm())
+    assert numbers.per_cent_outside("another") == pytest.approx(100 * share)
+
+
+def test_shortest_solution_of_a_singular_system():
+    A = torch.diag(torch.tensor([2.0, 4.0, 0.0])).double()
+    assert numbers.shortest(A, torch.tensor([6.0, 16.0, 9.0]).double()) == close(5.0)
+
+
+@pytest.mark.parametrize(
+    "length, text",
+    [(123.4, "123"), (9999.0, "10000"), (10_000.0, "about 1e4"), (4e8, "about 1e9")]
+    + [(2e8, "about 1e8"), (1e9, "above 1e9"), (math.inf, "above 1e9")],
+)
+def test_sizes_in_words(length, text):
+    assert numbers.size_in_words(length) == text
+
+
+@pytest.mark.parametrize("ratio, text", [(1, "1.00"), (9.99, "9.99"), (10, "above 10")])
+def test_ratios_of_lengths_in_words(ratio, text):
+    assert numbers.length_in_words(float(ratio)) == text
+    assert numbers.length_in_words(950.0) == "above 100"
+
+
+def test_residuals_in_words():
+    A, b = torch.eye(2).double(), torch.tensor([3.0, 4.0]).double()
+    assert numbers.residual_in_words(A, b, 0.5 * b) == "0.50"
+    assert numbers.residual_in_words(A, b, (1 - 0.9e-4) * b) == "below 1e-4"
+    assert numbers.residual_in_words(A, b, (1 - 1.1e-4) * b) == "0.00"
+    assert numbers.residual_in_words(2 * A, b, b) == "1.00"
+
+
+def test_what_a_solver_reports():
+    x = torch.zeros(1)
+    stopped = Solution(x, 1, 0.5, False, Reason.LEAST_SQUARES)
+    assert numbers.verdict_of(stopped) == "not converged: least squares"
+    assert numbers.verdict_of(Solution(x, 1, 0.0, True, Reason.CONVERGED)) == "converged"
+
+
+def test_scipy_reports_success_on_both_systems_and_ours_do_not():
+    rows = numbers.scipy_table().rows
+    assert [row[0] for row in rows] == 3 * ["diagonal, 1 to 1e-8"] + 3 * ["metric on another batch"]
+    for scipys, ours, qlp in (rows[:3], rows[3:]):
+        assert scipys[1:3] == ["SciPy's minres", "success"] and float(scipys[3]) > 0.4
+        assert qlp[1:3] in (
+            ["our minres_qlp", "converged"],
+            ["our minres_qlp", "least squares"],
+        )
+        assert float(qlp[4]) == pytest.approx(1, abs=1e-2)
+        solved = ours[3] == "below 1e-4"
+        assert ours[2] == ("converged" if solved else "not converged: least squares")
+    assert rows[2][3] == "below 1e-4" and float(rows[0][4]) < 0.01 and rows[4][4] == "above 10"
+
+
+def test_ratios_on_a_quadratic():
+    rows = numbers.ratio_table().rows
+    assert rows[0] == ["0.1", "0.950", "0.950", "1.00"]
+    assert rows[1] == ["0.5", "0.750", "0.750", "1.00"]
+    assert rows[2] == ["1", "0.500", "0.500", "1.00"]
+    assert rows[3] == ["1.8", "0.100", "0.100", "1.00"]
+    assert numbers.ratio_on_a_quadratic(0.4, "linear") == 0.8
+    model, x, y = numbers.least_squares()
+    assert x.shape == (40, 3) and y.shape == (40, 2) and float(model.bias.detach().norm()) == 0
+    assert float(model.weight.detach().sum()) == close(0.3)
+
+
+def test_the_two_ratios_end_at_different_dampings():
+    """At step size 1 Eq. 30 keeps more damping than Martens' rule; at 0.1 both lower it alike."""
+    runs = {
+        (eta, rule): numbers.damping_run(eta, rule, 0.3)
+        for eta in (0.1, 1.0)
+        for rule in ("Eq. 30", "Martens")
+    }
+    end = {key: run["damping"][-1] for key, run in runs.items()}
+    assert end[1.0, "Eq. 30"] > 3 * end[1.0, "Martens"]
+    assert end[0.1, "Eq. 30"] == pytest.approx(end[0.1, "Martens"])
+    assert len(runs[0.1, "Eq. 30"]["rho"]) == 25 > len(runs[1.0, "Martens"]["rho"])
+    for run in runs.values():
+        assert run["damping"][0] == 0.3 and min(run["excess"]) >= 1e-9
+        assert run["excess"][0] > 0.1 and min(run["damping"]) >= 1e-6
+    middle = float(np.median(runs[1.0, "Martens"]["rho"]))
+    assert numbers.median_ratio(1.0, "Martens", 0.3) == middle
+
+
+def test_the_floor_of_the_damping_run_is_the_least_loss():
+    x, t, floor = numbers.noisy_labels()
+    assert x.shape == (80, 3)
+    model = torch.nn.Linear(3, 3).double()
+    step = torch.optim.LBFGS(model.parameters(), max_iter=500, tolerance_grad=1e-12)
+
+    def loss() -> torch.Tensor:
+        step.zero_grad()
+        value = Categorical().nll(model(x), t).mean()
+        value.backward()
+        return value
+
+    step.step(loss)
+    assert floor == pytest.approx(float(loss().detach()), rel=1e-8)
+
+
+def digits_run(updates: int, errors: int = 0, repeated: int | None = None) -> dict:
+    """Return a stored training run."""
+    repeated = updates if repeated is None else repeated
+    return {"updates": updates, "errors": [5, errors], "repeated": repeated}
+
+
+def test_updates_until_no_error_is_left(store):
+    store("revisiting_digits.chapter", digits_run(76), digits_run(9), settings={"hidden": 12})
+    assert numbers.digits_updates() == "9 and 76" and numbers.digits_setting("hidden") == 12
+
+
+@pytest.mark.parametrize("run", [digits_run(9, errors=1), digits_run(9, repeated=8)])
+def test_a_run_with_errors_left_is_no_sentence(store, run):
+    store("revisiting_digits.chapter", digits_run(76), run)
+    with pytest.raises(ValueError, match="errors left"):
+        numbers.digits_updates()
+
+
+def test_price_of_a_product_is_a_geometric_mean(store):
+    store(
+        "revisiting_products.quick",
+        {"gauss_newton": 1.0, "hessian": 2.0},
+        {"gauss_newton": 8.0, "hessian": 1.0},
+    )
+    assert numbers.product_cost().mean == close(2.0)  # 4.25 by the arithmetic mean
+
+
+# ---- Table 1
+
+
+def run(column: str, seed: int, test: float, train: float = 1.0, **values: object) -> dict:
+    """Return a stored run of a column."""
+    base = {"rate": 0.5, "damping": 0.01, "adaptive": False, "validation": 10.0, "curve": []}
+    return {
+        **base,
+        "seed": seed,
+        "test": test,
+        "train": train,
+        **values,
+        "settings": {"column": column},
+    }
+
+
+def test_differences_are_paired_by_seed(store):
+    store(
+        training.WHERE["digits"],
+        *(run("same", seed, test, 10.0) for seed, test in ((2, 5.0), (0, 1.0), (1, 3.0))),
+        *(run("msgd", seed, test, 1.0) for seed, test in ((0, 2.0), (1, 2.0), (2, 5.0))),
+    )
+    assert numbers.columns("digits") == ["msgd", "same"]
+    assert numbers.tests("digits", "same").tolist() == [1.0, 3.0, 5.0]
+    assert numbers.differences("digits", "same", "msgd").tolist() == [-1.0, 1.0, 0.0]
+    found = numbers.difference("digits", "same", "msgd")
+    assert found.mean == 0 and found.high == pytest.approx(4.302652730 / math.sqrt(3))
+    assert numbers.loss_decades("digits", "same", "msgd") == close([1.0] * 3)
+    assert str(numbers.mean_test("digits", "same")).startswith("3.00 [")
+
+
+def test_columns_with_other_seeds_cannot_be_paired(store):
+    store(training.WHERE["digits"], run("same", 0, 1.0), run("msgd", 1, 1.0))
+    with pytest.raises(ValueError, match="different seeds"):
+        numbers.differences("digits", "same", "msgd")
+
+
+def test_table_1_shows_medians_of_the_loss_and_means_of_the_error(store):
+    store(
+        training.WHERE["digits"],
+        *(run("msgd", k, 10.0 + k, loss) for k, loss in enumerate((0.02, 0.04, 0.9))),
+        *(run("same", k, 10.0, loss) for k, loss in enumerate((0.01, 0.002, 0.003))),
+    )
+    msgd, same = numbers.table1().rows
+    assert msgd == ["minibatch SGD", "0.04", "11.0", "", "0.0523", "5.22"]
+    assert same[:3] == ["KL, same batch", "0.003", "10.0"] and same[4:] == ["0.0023", "4.91"]
+    assert same[3] == "-1.00 [-3.48, 1.48]"
+    assert numbers.train_factor() == "10"  # 0.04 / 0.003 = 13.3, to one digit
+    assert numbers.final_train("digits", "same") == 0.003
+    assert numbers.final_test("digits", "msgd") == 11.0
+
+
+def test_every_column_of_the_paper_has_its_numbers():
+    assert numbers.table1().rows[1][4:] == ["0.0017", "4.63"]
+    assert numbers.table1().rows[2][4:] == ["0.0012", "4.89"]
+    assert numbers.table1().rows[4][4:] == ["0.0006", "4.74"]
+    last = [row[-1] for row in numbers.convolutional_table().rows]
+    assert last == ["0.78", "0.82", "1.07"]
+
+
+def test_curves_are_medians_at_each_update(store):
+    curves = [
+        [{"update": 10, "train": a, "test": 1.0}, {"update": 20, "train": b, "test": 2.0}]
+        for a, b in ((1.0, 0.1), (2.0, 0.2), (9.0, 0.4), (4.0, 0.8))
+    ]
+    store(
+        training.WHERE["digits"],
+        *(run("same", seed, 1.0, curve=curve) for seed, curve in enumerate(curves)),
+    )
+    updates, train = numbers.curve("digits", "same", "train")
+    assert updates == [10, 20] and train == close([3.0, 0.3])
+    assert numbers.curve("digits", "same", "test")[1].tolist() == [1.0, 2.0]
+
+
+def tried(rate: float, damping: float, adaptive: bool, train: float, test: float = 0.0) -> dict:
+    """Return what a search found at one setting."""
+    return {"rate": rate, "damping": damping, "adaptive": adaptive, "train": train, "test": test}
+
+
+def test_slower_settings_and_the_effect_of_damping(store):
+    """Of three settings unlabelled data are slower at the first in both folds, at the second in
+    one.
+    """
+    settings = [(0.5, 0.001, False), (0.5, 0.01, True), (0.5, 0.01, False)]
+
+    def search(trains, tests):
+        return [tried(*s, loss, e) for s, loss, e in zip(settings, trains, tests, strict=True)]
+
+    store(
+        training.WHERE["digits"],
+        run("same", 0, 1.0, search=search((1, 1, 1), (10.0, 99.0, 11.0))),
+        run("same", 1, 1.0, search=search((1, 1, 1), (10.0, 99.0, 9.5))),
+        run("unlabelled", 0, 1.0, search=search((2, 4, 1), (0, 0, 0))),
+        run("unlabelled", 1, 1.0, search=search((2, 0.5, 0.5), (0, 0, 0))),
+    )
+    assert numbers.share_slower() == close([2 / 3, 1 / 3])  # a tie is not slower
+    assert numbers.settings_slower() == 2  # at the second on the mean of 4 and 1/2
+    assert numbers.damping_effect() == close([1.0, -0.5])
+
+
+@pytest.fixture
+def searches(store):
+    small = {"rates": [0.1, 0.5], "dampings": ["0.001", "2.0lm"], "sgd_rates": [1, 2, 3]}
+    wide = {"rates": [0.1, 10.0], "dampings": ["0.01", "0.1", "2.0lm"], "sgd_rates": [0.02, 5.0]}
+    common = {"validation": 200, "size": 14}
+    five = [tried(5.0, 0.1, True, 9.0), tried(1.0, 0.1, False, 9.0), tried(5.0, 0.01, False, 9.0)]
+    five.append(tried(5.0, 0.1, False, 0.25, 12.0))
+    store(
+        training.WHERE["digits"],
+        run("msgd", 0, 9.0, rate=1.0, validation=9.0),
+        run("same", 0, 9.5, validation=11.0),
+        run("covariance", 0, 9.6, validation=10.0),
+        run("covariance", 1, 1.0, validation=99.0),
+        settings={**small, **common},
+    )
+    store(
+        training.WHERE["wide"],
+        run("msgd", 0, 9.0, rate=0.3, validation=9.0),
+        run("same", 0, 9.7, rate=0.1, damping=2.0, adaptive=True, validation=9.5),
+        run("covariance", 0, 9.8, validation=9.0, search=five),
+        settings={**wide, **common},
+    )
+
+
+def test_searches_in_words(searches):
+    assert numbers.count_settings("digits") == 3 and numbers.setting("wide", "size") == 14
+    assert numbers.rates("digits") == "0.1 and 0.5"
+    assert numbers.dampings("digits") == "0.001, adaptive from 2.0"
+    assert (numbers.largest("wide", "rates"), numbers.largest("wide", "dampings")) == (10.0, 0.1)
+    assert (numbers.smallest("wide", "sgd_rates"), numbers.smallest("wide", "dampings")) == (
+        0.02,
+        0.01,
+    )
+
+
+def test_what_the_wider_search_gains(searches):
+    assert numbers.wide_gain() == 1.5 and numbers.wide_images() == 3
+    assert numbers.covariance_as_printed("train") == 0.25
+    assert numbers.covariance_as_printed("test") == 12.0
+    rows = {row[0]: row[1:] for row in numbers.wide_table().rows}
+    assert rows["minibatch SGD"] == ["1", "9.00", "9.00", "0.3", "9.00", "9.00"]
+    same = ["0.5, 0.01", "11.0", "9.50", "0.1, 2 adaptive", "9.50", "9.70"]
+    assert rows["KL, same batch"] == same
+    assert list(rows) == ["minibatch SGD", "KL, same batch", "covariance"]
+
+
+def test_fashion_and_the_convolutional_network(store):
+    store(training.WHERE["fashion"], run("added", 0, 20.0, 0.15), run("added", 1, 21.0, 0.25))
+    assert numbers.fashion_table().rows == [["KL, batch and unlabelled", "0.2", "20.5"]]
+    store(training.WHERE["convolutional"], run("different", 0, 7.0, 0.0314))
+    rows = numbers.convolutional_table().rows
+    assert rows == [["KL, different batch", "0.03", "7.00", "0.78"]]
+
+
+# ---- Why, and the paper's size
+
+
+def reach(plain: float, same: float, more: float, kl_same: float, kl_more: float) -> dict:
+    """Return what steps with each metric did on one fold."""
+    values = {}
+    shares = {"plain": plain, "same": same, "unlabelled": 0.3, "more": more}
+    for k, (metric, share) in enumerate(shares.items(), start=1):
+        values[f"{metric}_share"] = share
+        for j, place in enumerate(("batch", "seen", "unlabelled", "test")):
+            values[f"{metric}_kl_{place}"] = 1e-6 * (10 * k + j)
+    return {**values, "same_kl_test": kl_same, "more_kl_test": kl_more}
+
+
+def test_where_steps_move_the_model(store):
+    store(
+        "revisiting_why_unlabelled.quick",
+        reach(0.7, 0.4, 0.2, 2e-6, 1e-6),
+        reach(0.9, 0.5, 0.1, 1e-6, 8e-6),
+    )
+    assert numbers.share("plain") == close(0.8) and numbers.share("more") == close(0.15)
+    assert numbers.share_beyond_plain() == close([-0.3, -0.4])
+    assert numbers.reach_decades() == close([-math.log10(2), math.log10(8)])
+    assert numbers.reach_ratio().mean == close(2.0)  # 4.25 by the arithmetic mean
+    rows = numbers.reach_table().rows
+    assert rows[0][:5] == ["plain gradient", "10", "11", "12", "13"]
+    assert rows[1][:5] == ["same batch", "20", "21", "22", "1.5"]
+    assert rows[3][4] == "4.5" and rows[2][5].startswith("0.300 [")
+
+
+@pytest.fixture
+def paper_size(store):
+    settings = {"labelled": 50, "test": 400, "updates": 500, "sgd_ratio": 20, "hidden": 15}
+    point = {"test": 18.0, "update": 10}
+    low, late = {"test": 16.0, "update": 40}, {"test": 16.0, "update": 50}
+    store(
+        training.WHERE["paper"],
+        run("msgd", 0, 5.0, 0.0073, rate=0.3, curve=[{"test": 1.0, "update": 5}], search=[1, 2]),
+        run("same", 0, 20.0, 0.00128, curve=[point, late], seconds=1800.0),
+        run("unlabelled", 0, 25.0, 0.5, curve=[low], seconds=900.0),
+        run("different", 0, 22.0, 0.5, curve=[point], seconds=900.0, train_error=0.25),
+        run("covariance", 0, 1.0, 0.5, curve=[]),
+        settings=settings,
+    )
+
+
+def test_table_1_at_the_papers_size(paper_size):
+    assert numbers.hours() == 1.0 and numbers.hours_of_the_paper() == 4
+    assert numbers.sgd_rates_tried() == 2
+    assert numbers.spread() == 5.0 and numbers.standard_error() == close(2.0)
+    assert numbers.lowest_test() == 16.0 and numbers.lowest_update() == 40  # a tie: the earlier
+    assert numbers.at_paper_size("different", "train_error") == 0.25
+    table = numbers.paper_size_table()
+    assert table.rows[0] == ["minibatch SGD", "0.3", "0.0073", "5.0"]
+    assert table.rows[3] == ["KL, same batch", "0.5, 0.01", "0.0013", "20.0"]
+    for text in ("50 images", "on 400 after 500", "SGD: 20 for", "15 hidden"):
+        assert text in table.caption
+
+
+# ---- The order of the data
+
+
+def bent(first: float, rest: float, last: float | None = None) -> list[float]:
+    """Return a curve over ten tenths whose last five have the mean ``rest``."""
+    last = rest if last is None else last
+    return [first, 77.0, 77.0, 77.0, 77.0, 2 * rest - last, rest, rest, rest, last]
+
+
+def test_the_order_of_the_data(store):
+    store(
+        "revisiting_order.chapter",
+        *(
+            {
+                "natural": bent(*natural),
+                "sgd": bent(*sgd),
+                "ratio": ratio,
+                "natural_error": 30.0 + ratio,
+                "sgd_error": 31.0,
+                "natural_rate": 0.4,
+                "sgd_rate": 1.0,
+            }
+            for natural, sgd, ratio in (
+                ((1.0, 2.0, 2.0), (100.0, 10.0, 10.0), 2.0),
+                ((8.0, 1.0, 1.6), (10.0, 1.0, 0.1), 4.0),
+                ((4.0, 4.0, 4.0), (4.0, 4.0, 4.0), 6.0),
+                ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), 20.0),
+            )
+        ),
+    )
+    assert numbers.initializations() == 4
+    lg2 = math.log10(2)
+    assert numbers.early_order("natural") == close([-lg2, 3 * lg2, 0, 0])
+    assert numbers.early_order("sgd") == close([1, 1, 0, 0])
+    assert numbers.early_natural().mean == close(math.sqrt(2))
+    assert numbers.early_natural_runs() == 1  # the runs in which it matters as much do not count
+    assert (numbers.variance_ratio_low(), numbers.variance_ratio_high()) == (2.0, 20.0)
+    assert numbers.variance_ratio_median() == 5.0
+    assert numbers.variance_decades() == close(np.log10([2.0, 4.0, 6.0, 20.0]))
+    assert numbers.early_beside_late() == close([-1.0, math.log10(80), 0, 0])
+    assert numbers.relative_early() == close([-lg2 - 1, math.log10(5) - 2, 0, 0])
+    assert numbers.validation_error("natural") == 38.0
+    assert numbers.mean_variance("sgd") == close((195 + 16 * 77) / 40)
+    first = numbers.variance_band("natural")[0]
+    assert first.mean == close(32 ** (1 / 4)) and len(numbers.variance_band("sgd")) == 10
+    assert numbers.order_table().rows[0] == [
+        "0",
+        "32.0 / 31.0",
+        "0.4 / 1",
+        "0.500 / 10.0",
+        "2.00",
+    ]
+    assert [row[0] for row in numbers.order_table().rows] == ["0", "1", "2", "3"]
+    assert "for 4 initializations" in numbers.order_table().caption
+
+
+def test_the_speed_of_learning(store):
+    flat = [1.0] * 10
+    store(
+        "revisiting_order_speed.chapter",
+        {"fast": bent(8.0, 1.0), "slow": [x / 4 for x in bent(8.0, 1.0)], "longer": flat},
+        {"fast": bent(2.0, 1.0), "slow": [x / 16 for x in bent(2.0, 1.0)], "longer": flat},
+    )
+    assert numbers.slower() == close([-math.log10(4), -math.log10(16)])
+    assert numbers.slower_times() == close(8.0)  # 10 by the arithmetic mean
+    assert numbers.shape("fast") == close(4.0) and numbers.shape("longer") == close(1.0)
+    assert numbers.nearer_with_more_steps() == close([-math.log10(8), -math.log10(2)])
+
+
+# ---- What the chapter computes on the page
+
+
+def test_networks_batches_and_targets():
+    model, (x, t) = numbers.network_of(), numbers.random_batch(40, 3)
+    assert reference.parameter_vector(model).shape == (31,) and x.shape == (40, 3)
+    assert not torch.equal(model[0].weight, numbers.network_of(seed=1)[0].weight)
+    assert set(t.tolist()) == {0, 1, 2} and x.dtype == torch.float64
+    for likelihood in (Gaussian(0.5), Bernoulli(), Categorical()):
+        likelihood.nll(model(x), numbers.targets_of(likelihood, x))
+
+
+def test_steps_of_the_same_divergence():
+    model, batch = numbers.network_of(), numbers.random_batch(40, 3)
+    G = metrics.fisher(model, batch[0], Categorical()) + 1e-9 * torch.eye(31)
+    g = metrics.per_example_gradients(model, *batch, Categorical()).mean(0)
+    d = numbers.scaled(g, G, 1e-6)
+    assert float(d @ G @ d / 2) == pytest.approx(1e-6)
+    kl, fall = numbers.moved(model, *batch, -d)
+    assert kl == pytest.approx(1e-6, rel=0.01) and fall == pytest.approx(float(g @ d), rel=0.01)
+    natural = torch.linalg.solve(G, g)
+
+    def step(c: float) -> torch.Tensor:
+        return numbers.scaled(-natural, G, c)
+
+    table = numbers.steps_table(step, G, g, model, batch)
+    rows = [[float(cell) for cell in row] for row in table.rows]
+    assert [row[0] for row in rows] == [1e-4, 1e-6, 1e-8]
+    for c, ratio, best, plain, random in rows:
+        assert ratio == pytest.approx(1, abs=15 * c**0.5) and best > plain > 0 and best > random > 0
+        assert best == pytest.approx(math.sqrt(2 * c * float(g @ natural)), rel=0.005 + 15 * c**0.5)
+        assert plain == pytest.approx(float(g @ numbers.scaled(g, G, c)), rel=0.005 + 15 * c**0.5)
+
+
+def test_random_directions_are_many_and_the_best_is_shown():
+    """Were fewer or the worst shown, the best of them would not lower the loss so much."""
+    model, batch = numbers.network_of(), numbers.random_batch(40, 3)
+    G = torch.eye(31, dtype=torch.float64)
+    g = metrics.per_example_gradients(model, *batch, Categorical()).mean(0)
+    table = numbers.steps_table(lambda c: -numbers.scaled(g, G, c), G, g, model, batch)
+    directions = torch.randn(
+        200, 31, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
+    best = float((-(directions @ g) / directions.norm(dim=1)).max()) * math.sqrt(2e-8)
+    assert float(table.rows[-1][4]) == pytest.approx(best, rel=0.01)
+
+
+def test_distances_in_words():
+    unit = torch.eye(4).double()
+    assert numbers.distance(3 * unit, unit) == close(2.0)
+    assert numbers.same(unit * (1 + 0.9e-11), unit) == "equal"
+    assert numbers.same(unit * (1 + 1.1e-11), unit) == "differs by 1.1e-11"
+
+
+def test_matrices_are_compared_with_the_fisher_matrix():
+    x = numbers.random_batch(6, 3)[0]
+
+    def matrices(likelihood, t):
+        F = metrics.fisher(numbers.network_of(), x, likelihood)
+        return {"itself": F, "twice": 2 * F}
+
+    table = numbers.matrices_table(matrices, x)
+    assert table.columns == ["outputs", "itself", "twice"]
+    assert [row[0] for row in table.rows] == list(examples.LIKELIHOODS)
+    assert all(row[1:] == ["equal", "differs by 1"] for row in table.rows)
+
+
+def test_the_product_and_its_paths():
+    x, t = numbers.random_batch(40, 3)
+    product = numbers.Product([0.5, 3.0])
+    assert product(x).shape == (40, 1) and float(product(x).detach()[0]) == 1.5
+    one = numbers.path_of(optim.NaturalGradient, x, t, steps=1)
+    model = numbers.network_of()
+    optim.NaturalGradient(model, Categorical(), lr=1.0).step(x, t)
+    assert torch.equal(one, reference.parameter_vector(model))
+    eight = numbers.path_of(optim.NaturalGradient, x, t)
+    assert torch.equal(eight, numbers.path_of(optim.NaturalGradient, x, t, steps=8))
+
+
+# ---- The stored results, and what the chapter says of them in words
+
+
+def test_what_the_chapter_says_in_words_of_its_tables():
+    assert re.match(r"^\d+$", numbers.train_factor())
+    assert [row[1] for row in numbers.solver_table().rows] == ["0", "0", "20"]
+    assert numbers.wide_gain() < 1
+    for column in ("unlabelled", "same", "different"):
+        assert numbers.at_paper_size(column, "train_error") == 0
+        assert numbers.at_paper_size(column, "test") > numbers.at_paper_size("msgd", "test")
+    lowest_first = ("different", "same", "unlabelled")
+    losses = [numbers.at_paper_size(column, "train") for column in lowest_first]
+    assert losses == sorted(losses)
+    assert numbers.spread() < numbers.standard_error()

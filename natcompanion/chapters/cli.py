@@ -249,8 +249,12 @@ def states() -> str:
     """Return how many stored records there are of each state."""
     tally: Counter = Counter()
     for pair in stored():
-        tally += Counter(map(state, store.read(*pair)))
-    return sweeping.counted({name: tally[name] for name in STATES if tally[name]}) or "none"
+        try:
+            tally += Counter(map(state, store.read(*pair)))
+        except ValueError:
+            tally["unreadable file"] += 1
+    order = [name for name in (*STATES, "unreadable file") if tally[name]]
+    return ", ".join(f"{tally[name]} {name}" for name in order) or "none"
 
 
 def problems() -> list[str]:

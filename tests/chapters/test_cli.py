@@ -1,7 +1,10 @@
 """The command line: what it prints, and how it fails."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -178,3 +181,51 @@ def test_the_command_is_installed():
         and done.stdout == ""
         and done.stderr.startswith("natcompanion: no experiment 'nope'")
     )
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = (
+        f"{sys.executable} -m natcompanion.chapters.cli list | head -1; exit ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.count("\n") == 1
+
+
+STOPPED = """
+import sys, time
+from natcompanion.chapters import cli
+from natcompanion.chapters.experiments import Settings, experiment
+
+@experiment("slow", quick=Settings())
+def slow(settings):
+    if settings.seed > 1:
+        open(sys.argv[1] + f"/waits{settings.seed}", "w").close()
+        time.sleep(60)
+    return {"x": settings.seed}
+
+if __name__ == "__main__":
+    arguments = ["sweep", "slow", "--quiet", "--dirty", "--seeds", "0:4", "--workers", sys.argv[2]]
+    sys.exit(cli.main(arguments))
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_prints_one_line(tmp_path, workers):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    process = subprocess.Popen(
+        [sys.executable, script, str(tmp_path), workers],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "NATCOMPANION_RESULTS": str(tmp_path / "results")},
+    )
+    results = tmp_path / "results"
+    while not ((tmp_path / "waits2").exists() and len(store.read("slow", "quick", results)) == 2):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error == "natcompanion: interrupted; what had finished is stored\n"
+    assert [one.seed for one in store.read("slow", "quick", results)] == [0, 1]

@@ -141,7 +141,7 @@ def changed(path: Path) -> tuple[int, ...]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from natcompanion.data import DataUnavailable
 
 from . import runner, store
-from .encoding import loads
+from .encoding import dumps, loads
 from .results import stored
 from .store import Result
 
@@ -27,7 +27,7 @@ MARGIN = 30.0
 SHARE = 0.95
 """Share of the numbers of one trained curve that must lie within the spread over seeds."""
 
-CLOCK = re.compile(r"seconds|clock|time|^prong_time|^rfim_step_time")
+CLOCK = re.compile(r"seconds|clock|time|^prong_time|^rfim_step_time|^revisiting_products")
 """Names of experiments and values that a clock gave: no two runs agree on them."""
 
 UNPACKAGED = ("fashion", "cifar", "mnist")
@@ -124,6 +124,31 @@ class Check:
         ways = sorted({value.how for value in self.values})
         verdicts = f", {self.unchanged} verdicts unchanged" if self.unchanged else ""
         return ", ".join(ways) + verdicts
+
+
+def moves_of(old: Result, new: Result) -> dict[str, float]:
+    """Return by how much each value moved that is no time, at most 1; those that did not are left
+    out.
+    """
+    found = {}
+    for key in old.values:
+        if not (CLOCK.search(old.experiment) or CLOCK.search(key)):
+            before, after = (dict(leaves(one.values.get(key), key)) for one in (old, new))
+            most = max((off(x, after.get(path)) for path, x in before.items()), default=0.0)
+            if most > DIGITS / 10:
+                found[key] = float(f"{min(most, 1.0):.2g}")
+    return found
+
+
+def learn(checks: Iterable[Check], folder: Path | None = None) -> None:
+    """Keep by how much this processor moved the values, in :func:`sets_file`."""
+    sets = read_sets(folder)
+    for check in checks:
+        if check.new:
+            known = sets.setdefault(f"{check.old.experiment}.{check.old.preset}", {})
+            for key, move in moves_of(check.old, check.new).items():
+                known[key] = max(move, known.get(key, 0.0))
+    store.write_atomically(sets_file(folder), dumps(sets) + "\n")
 
 
 def _within(found: object, known: list[object]) -> bool:

@@ -2,6 +2,8 @@
 operator.
 """
 
+from typing import Any
+
 import torch
 
 from natcompanion import _checks
@@ -127,7 +129,7 @@ class ExactFisherOperator:
             (rbm.visible, rbm.hidden, rbm.visible * rbm.hidden),
         )
         self._mean = rbm.statistics_mean().double()
-        self._blocks = sum(
+        self._blocks: Any = sum(
             conditional_blocks(p, h, m) for p, h, m in weighted_states(*self._parameters)
         )
         self._index = pixel_blocks(rbm.visible, rbm.hidden, device=rbm.W.device)
@@ -139,7 +141,9 @@ class ExactFisherOperator:
         D, H, _ = self.sizes
         u_v, u_h, u_vh = u.double().split(self.sizes)
         U = u_vh.reshape(D, H)
-        out_v, out_h, out_vh = 0.0, 0.0, 0.0
+        out_v: Any = 0.0
+        out_h: Any = 0.0
+        out_vh: Any = 0.0
         for p, h, m in weighted_states(*self._parameters):
             along = p * (m @ u_v + h @ u_h + ((m @ U) * h).sum(1) - self._mean @ u.double())
             out_v, out_h, out_vh = (

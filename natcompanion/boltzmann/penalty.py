@@ -3,7 +3,7 @@ finite-difference scheme.
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,7 +52,9 @@ def covariances(rbm: RBM) -> dict[str, torch.Tensor]:
     """
     check_enumerable(rbm.hidden, rbm.visible)
     mean_v, mean_h, _ = model_moments(RBM(*rbm.double()))
-    vv, hh, vh = 0.0, 0.0, 0.0
+    vv: Any = 0.0
+    hh: Any = 0.0
+    vh: Any = 0.0
     for p, h, m in weighted_states(*rbm.double()):
         x, y, s = m - mean_v, h - mean_h, p @ (m * (1 - m))
         weighted = p[:, None] * x
@@ -136,8 +138,10 @@ class CovariancePenalty:
         mean = exact.statistics_mean()
         mean_v, mean_h = mean[: rbm.visible], mean[rbm.visible : rbm.visible + rbm.hidden]
         C = covariances(exact)[self.pair]
-        out_v, out_h, out_vh = 0.0, 0.0, 0.0
-        expected_q = 0.0
+        out_v: Any = 0.0
+        out_h: Any = 0.0
+        out_vh: Any = 0.0
+        expected_q: Any = 0.0
         for p, h, m in weighted_states(*rbm.double()):
             x, y = m - mean_v, h - mean_h
             q, slope = self._quadratic(C, x, y, m)

@@ -2,6 +2,8 @@
 covariance, as functions of the parameters (W, a, b).
 """
 
+from typing import Any
+
 import torch
 
 from natcompanion.boltzmann.enumeration import check_enumerable, weighted_states
@@ -71,7 +73,9 @@ def mean_statistics(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.
     if H > D:
         return mean_statistics(W.mT, b, a)[transpose_order(D, H, device=W.device)]
     check_enumerable(H, D)
-    mean_v, mean_h, mean_vh = 0.0, 0.0, 0.0
+    mean_v: Any = 0.0
+    mean_h: Any = 0.0
+    mean_vh: Any = 0.0
     for p, h, m in weighted_states(W, a, b):
         weighted = p[:, None] * m
         mean_v, mean_h, mean_vh = (

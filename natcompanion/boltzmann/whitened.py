@@ -1,5 +1,7 @@
 """The second approach worked out: whitening matrices of both layers, learned beside the weights."""
 
+from typing import Any
+
 import torch
 
 from natcompanion import _checks
@@ -69,7 +71,7 @@ def centred_direction(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
     whitening, (P,).
     """
     moments = model_moments(rbm)
-    eye = {"dtype": rbm.W.dtype, "device": rbm.W.device}
+    eye: dict[str, Any] = {"dtype": rbm.W.dtype, "device": rbm.W.device}
     PA, PB = torch.eye(rbm.visible, **eye), torch.eye(rbm.hidden, **eye)
     return whitened_direction(gradient, moments.v, moments.h, PA, PB)
 

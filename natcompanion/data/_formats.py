@@ -94,9 +94,10 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _from_tar(path: Path) -> list[bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(_contents(path))) as archive:
-            return [
-                archive.extractfile(f"cifar-10-batches-bin/{name}").read() for name in CIFAR_BATCHES
+            members = [
+                archive.extractfile(f"cifar-10-batches-bin/{name}") for name in CIFAR_BATCHES
             ]
+            return [member.read() for member in members if member is not None]
     except (tarfile.TarError, KeyError) as error:
         raise ValueError(
             f"{path}: not the binary version of CIFAR-10 ({error}); replace it or remove it"

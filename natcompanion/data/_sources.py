@@ -82,8 +82,9 @@ def load_idx(
     """Return pixels (n, 28, 28) and labels (n,), training examples first, both uint8."""
     notes = []
     for place in _places(source, folder):
-        paths = [_either(place / name) for name in IDX_FILES]
-        missing = [name for name, path in zip(IDX_FILES, paths, strict=True) if path is None]
+        found = {name: _either(place / name) for name in IDX_FILES}
+        paths = [path for path in found.values() if path is not None]
+        missing = [name for name, path in found.items() if path is None]
         if missing:
             notes.append(
                 f"{place}: no {' or '.join(missing[:1])}" + (" and others" if missing[1:] else "")

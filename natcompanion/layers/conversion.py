@@ -34,12 +34,16 @@ def whiten_model(model: nn.Module, kind: Kind = "pca") -> nn.Module:
     return _replaced(model, convert)
 
 
+def _plain(module: Any) -> nn.Module | None:
+    return module.plain() if isinstance(module, Whitened) else None
+
+
 def canonical_model(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose whitened layers are plain ones that compute the same.
 
     Its ``state_dict`` fits the plain network.
     """
-    return _replaced(model, lambda module: module.plain() if isinstance(module, Whitened) else None)
+    return _replaced(model, _plain)
 
 
 def with_batch_norm(model: nn.Module) -> nn.Module:
@@ -50,7 +54,7 @@ def with_batch_norm(model: nn.Module) -> nn.Module:
     """
     found = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d, Whitened))][:-1]
 
-    def convert(module: nn.Module) -> nn.Module | None:
+    def convert(module: Any) -> nn.Module | None:
         if not any(module is m for m in found):
             return None
         weight = module.V if isinstance(module, Whitened) else module.weight
@@ -115,7 +119,7 @@ def whitened_initialization(
     """
     done: set[int] = set()
 
-    def initialize(module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def initialize(module: Any, args: tuple, kwargs: dict) -> None:
         if id(module) in done:
             return
         done.add(id(module))
@@ -177,5 +181,5 @@ def preserved_buffers(model: nn.Module) -> Iterator[None]:
     finally:
         for owner, name, buffer, before in kept:
             owner[name] = buffer
-            if buffer is not None:
+            if buffer is not None and before is not None:
                 buffer.copy_(before)

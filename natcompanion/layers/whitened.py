@@ -21,7 +21,7 @@ class Whitened(nn.Module):
     U: torch.Tensor
     c: torch.Tensor
 
-    def _set_up(self, plain: nn.Module, features: int, kind: Kind) -> None:
+    def _set_up(self, plain: Any, features: int, kind: Kind) -> None:
         """Take over the parameters of a plain layer, with ``U = I`` and ``c = 0``."""
         if kind not in ("pca", "zca"):
             raise ValueError(f'kind: expected "pca" or "zca", got {kind!r}')
@@ -92,7 +92,7 @@ class Whitened(nn.Module):
             W, b = to_canonical(*self._wide(V, d), *old)
             V_new, d_new = to_whitened(W, b, inverse, mean)
             V.copy_(V_new)
-            if d is not None:
+            if d is not None and d_new is not None:
                 d.copy_(d_new)
         self.U.copy_(U)
         self.c.copy_(mean)
@@ -105,10 +105,10 @@ class Whitened(nn.Module):
         V, d = self.V.detach().clone(), None if self.d is None else self.d.detach().clone()
         self.rewhiten(mean, cov, eps)
         self.V.copy_(V)
-        if d is not None:
+        if self.d is not None and d is not None:
             self.d.copy_(d)
 
-    def _wide(self, *tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
+    def _wide(self, *tensors: torch.Tensor | None) -> list[Any]:
         return [
             None if tensor is None else tensor.detach().to(self.V.device, torch.float64)
             for tensor in tensors
@@ -160,7 +160,7 @@ class WhitenedLinear(Whitened):
     def from_plain(cls, plain: nn.Linear, kind: Kind = "pca") -> "WhitenedLinear":
         """Return a whitened layer with the parameters of a plain one, which computes the same."""
         layer = cls(
-            *reversed(plain.weight.shape), bias=plain.bias is not None, kind=kind, device="meta"
+            plain.in_features, plain.out_features, plain.bias is not None, kind=kind, device="meta"
         )
         layer._set_up(plain, plain.in_features, kind)
         return layer
@@ -216,7 +216,7 @@ class WhitenedConv2d(Whitened):
         padding: int | tuple[int, int] | str = 0,
         dilation: int | tuple[int, int] = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: Any = "zeros",
         *,
         kind: Kind = "pca",
         device: Any = None,
@@ -246,12 +246,11 @@ class WhitenedConv2d(Whitened):
                 f"WhitenedConv2d: expected a convolution without groups, got {plain.groups}"
             )
         self._set_up(plain, plain.in_channels, kind)
-        self.kernel_size, self.stride, self.dilation = (
-            plain.kernel_size,
-            plain.stride,
-            plain.dilation,
-        )
-        self.padding, self.padding_mode = plain.padding, plain.padding_mode
+        self.kernel_size: Any = plain.kernel_size
+        self.stride: Any = plain.stride
+        self.dilation: Any = plain.dilation
+        self.padding: Any = plain.padding
+        self.padding_mode: Any = plain.padding_mode
         self._border = list(plain._reversed_padding_repeated_twice)
 
     @classmethod
@@ -294,7 +293,7 @@ class WhitenedConv2d(Whitened):
         )
 
 
-def _with_parameters(layer: nn.Module, whitened: Whitened) -> nn.Module:
+def _with_parameters(layer: Any, whitened: Any) -> Any:
     """Give a plain layer the canonical parameters of a whitened one."""
     W, b = whitened.canonical()
     layer.weight = nn.Parameter(W, whitened.V.requires_grad)

@@ -5,6 +5,7 @@ order of ``model.parameters()``. The model runs in evaluation mode and is left a
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -100,7 +101,7 @@ def gradient_covariance(
     f = ModelFunction(model, parameters)
     x = f.check(x)
     scores = score(likelihood, f.output(x), t).unsqueeze(1)
-    mean = sum(rows.sum((0, 1)) for _, rows in f.chunks(x, scores)) / len(x)
+    mean: Any = sum(rows.sum((0, 1)) for _, rows in f.chunks(x, scores)) / len(x)
     return gram(f, x, scores, mean).div_(len(x)).to(f.out_dtype)
 
 

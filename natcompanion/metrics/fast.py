@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,11 +35,11 @@ class Layer:
     through it.
     """
 
-    module: nn.Module
+    module: Any
     weight: slice | None
     bias: slice | None
-    inputs: torch.Tensor | None = None
-    outputs: torch.Tensor | None = None
+    inputs: Any = None
+    outputs: Any = None
     calls: int = 0
 
     @property
@@ -90,7 +91,7 @@ class Layer:
             delta = delta.flatten(3).unflatten(2, (m.groups, -1))  # (k, n, groups, out, s)
             weight = torch.einsum("kngos,ngis->nkgoi", delta, patches) if self.weight else None
             bias = delta.sum(-1).flatten(2).transpose(0, 1)
-        parts = ([weight.flatten(2)] if self.weight else []) + ([bias] if self.bias else [])
+        parts = ([weight.flatten(2)] if weight is not None else []) + ([bias] if self.bias else [])
         return torch.cat(parts, 2)
 
     def gradient(self, delta: torch.Tensor) -> torch.Tensor:
@@ -204,7 +205,10 @@ def _explains_gradient(
     mix = torch.linspace(1, 2, cotangents.shape[1], dtype=f.dtype, device=r.device)
     seen = f.flat(
         torch.autograd.grad(
-            r, theta.values(), torch.einsum("nko,k->no", cotangents, mix), materialize_grads=True
+            r,
+            list(theta.values()),
+            torch.einsum("nko,k->no", cotangents, mix),
+            materialize_grads=True,
         )
     )
     ours = torch.zeros_like(seen)

@@ -1,7 +1,7 @@
 r"""The Fisher matrix layer by layer, each block a Kronecker product of two small factors."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -124,11 +124,12 @@ def _factors(
     """Return the factors of every layer; the model runs on parts of the batch."""
     layers, names = kronecker_layers(f), {module: name for name, module in f.modules.items()}
     r = f.output(x)
-    exact = draws is None
-    cotangents = (
-        likelihood.fisher_root(r).mT if exact else sampled_scores(likelihood, r, draws, generator)
-    )
-    sums, start, step = [(0.0, 0.0)] * len(layers), 0, 1
+    if draws is None:
+        cotangents = likelihood.fisher_root(r).mT
+    else:
+        cotangents = sampled_scores(likelihood, r, draws, generator)
+    sums: list[tuple[Any, Any]] = [(0.0, 0.0)] * len(layers)
+    start, step = 0, 1
     while start < len(x):
         part = slice(start, start + step)
         deltas = fast.backpropagate(f, layers, x[part], cotangents[part])

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -140,7 +140,7 @@ class ModelFunction:
         """Return the products ``cotangents @ J`` of each example; (n, k, o) in, (n, k, P) out."""
 
         def one(x_i: torch.Tensor, c_i: torch.Tensor) -> torch.Tensor:
-            _, pull = vjp(lambda theta: self(theta, x_i.unsqueeze(0))[0], self.theta)
+            _, pull, *_ = vjp(lambda theta: self(theta, x_i.unsqueeze(0))[0], self.theta)
             return self.flat(vmap(lambda c: pull(c)[0])(c_i).values(), 1)
 
         try:
@@ -155,9 +155,9 @@ class ModelFunction:
     def _rows_of_one(self, x_i: torch.Tensor, c_i: torch.Tensor) -> torch.Tensor:
         theta = {name: p.clone().requires_grad_() for name, p in self.theta.items()}
         with torch.enable_grad():
-            r = self(theta, x_i.unsqueeze(0))[0]
+            r, leaves = self(theta, x_i.unsqueeze(0))[0], list(theta.values())
             rows = [
-                torch.autograd.grad(r, theta.values(), c, retain_graph=True, materialize_grads=True)
+                torch.autograd.grad(r, leaves, c, retain_graph=True, materialize_grads=True)
                 for c in c_i
             ]
         return torch.stack([self.flat(row) for row in rows])
@@ -198,7 +198,7 @@ class Slot(NamedTuple):
     """
 
     module: nn.Module
-    owner: dict[str, torch.Tensor]
+    owner: dict[str, Any]
     key: str
     tensor: torch.Tensor
     name: str

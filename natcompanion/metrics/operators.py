@@ -6,6 +6,7 @@ time is rebuilt.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg
@@ -29,6 +30,7 @@ class JacobianProducts:
 
     def __init__(self, f: ModelFunction, x: torch.Tensor) -> None:
         self.theta = {name: p.detach().requires_grad_() for name, p in f.theta.items()}
+        self.leaves = list(self.theta.values())
         self.sizes = [p.numel() for p in self.theta.values()]
         with torch.enable_grad():
             self.r = f(self.theta, x)
@@ -36,7 +38,7 @@ class JacobianProducts:
                 raise ValueError(DETACHED)
             self.u = torch.zeros_like(self.r, requires_grad=True)
             pulled = torch.autograd.grad(
-                self.r, self.theta.values(), self.u, create_graph=True, materialize_grads=True
+                self.r, self.leaves, self.u, create_graph=True, materialize_grads=True
             )
         self.pulled = [(i, g) for i, g in enumerate(pulled) if g.requires_grad]
 
@@ -52,7 +54,7 @@ class JacobianProducts:
     def pull(self, u: torch.Tensor) -> torch.Tensor:
         """Return the sum over examples of ``u J``; (n, o) in, (P,) out."""
         grads = torch.autograd.grad(
-            self.r, self.theta.values(), u, retain_graph=True, materialize_grads=True
+            self.r, self.leaves, u, retain_graph=True, materialize_grads=True
         )
         return torch.cat([g.reshape(-1) for g in grads])
 
@@ -315,7 +317,7 @@ class CovarianceOperator(MetricOperator):
             for b, t in zip(self._batches, targets, strict=True)
         ]
         self._scores = [s.unsqueeze(1) for s in scores]
-        self._centre = None
+        self._centre: Any = None
         if centred:
             rows = (self._f.chunks(b, s) for b, s in zip(self._batches, self._scores, strict=True))
             self._centre = sum(row.sum((0, 1)) for chunk in rows for _, row in chunk) / self._n

@@ -1,6 +1,7 @@
 """What every optimizer of this library keeps of torch's contract, in one class."""
 
 from collections.abc import Callable, Iterable, Iterator
+from math import isfinite
 from typing import Any
 
 import torch
@@ -334,7 +335,7 @@ def _groups(model: nn.Module, parameters: Parameters) -> list[dict[str, Any]]:
     if parameters is None:
         chosen = list(model.parameters())
     else:
-        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        chosen = [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
     if not chosen:
         raise ValueError("parameters: expected at least one parameter of the model, got none")
     if all(isinstance(item, dict) for item in chosen):
@@ -361,8 +362,8 @@ def refuse_not_finite(gradients: Iterable[torch.Tensor], name: str) -> None:
     if not numbers:
         return
     wide = [g.sum(dtype=torch.promote_types(g.dtype, torch.float32)) for g in numbers]
-    total = sum(part.abs().to("cpu", torch.float64) for part in wide)
-    if not bool(torch.isfinite(total)) and not all(bool(g.isfinite().all()) for g in numbers):
+    total = sum(abs(float(part)) for part in wide)
+    if not isfinite(total) and not all(bool(g.isfinite().all()) for g in numbers):
         raise ValueError(
             f"{name}: expected finite gradients, got NaN or infinity; nothing was changed. "
             "Lower lr, raise the damping, or clip the gradient"

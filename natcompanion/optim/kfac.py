@@ -222,7 +222,11 @@ def _over_processes(
 ) -> dict[str, KroneckerFactors]:
     """Return the factors of the examples of all processes."""
     share = Share(examples)
-    return {name: KroneckerFactors(*share.mean(f.A, f.B), f.bias) for name, f in factors.items()}
+    found = {}
+    for name, f in factors.items():
+        A, B = share.mean(f.A, f.B)
+        found[name] = KroneckerFactors(A, B, f.bias)
+    return found
 
 
 def _fit(factors: KroneckerFactors | None, own: list[nn.Parameter]) -> bool:

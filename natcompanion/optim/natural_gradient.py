@@ -168,7 +168,7 @@ class NaturalGradient(Preconditioned):
     """Why ``metric_inputs`` are refused, where they are."""
 
     @torch.no_grad()
-    def step(
+    def step(  # type: ignore[override]  # the batch comes first: the step computes its own gradient
         self,
         x: torch.Tensor | None = None,
         t: torch.Tensor | None = None,
@@ -204,7 +204,8 @@ class NaturalGradient(Preconditioned):
         batch; loss, gradient and products are means over all examples.
         """
         if x is None or t is None or closure is not None:
-            return self._without_batch(closure)
+            self._without_batch(closure)
+            return None
         if metric_inputs is not None and self.needs_targets is not None:
             raise ValueError(f"metric_inputs: {self.needs_targets}")
         with torch.autocast(self._leaves()[0].device.type, enabled=False):
@@ -327,8 +328,9 @@ class NaturalGradient(Preconditioned):
             self.damping = float(value)
 
     def _damping_value(self) -> float:
-        adaptive = isinstance(self.damping, LevenbergMarquardt)
-        return float(self.damping.damping if adaptive else self.damping)
+        if isinstance(self.damping, LevenbergMarquardt):
+            return float(self.damping.damping)
+        return float(self.damping)
 
     def _function(self) -> ModelFunction:
         """Return the model as a function of what is trained now."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,7 +69,7 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
         )
     found = {"statistics": 0.0, "precondition": 0.0, "inverse": 0.0}
 
-    def count(module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def count(module: Any, args: tuple, kwargs: dict) -> None:
         samples, features = rows(module, first(args, kwargs)).shape
         outputs, taps = len(module.weight), module.weight[0].numel() // features
         products = (
@@ -192,7 +193,7 @@ def training_cost(
     ValueError
         On numbers out of range, or a plan without an update.
     """
-    numbers = {
+    numbers: dict[str, Any] = {
         "images": images,
         "epochs": epochs,
         "batch": batch,

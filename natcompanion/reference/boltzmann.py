@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import Tensor
 
 
-def rbm_joint(
-    W: torch.Tensor, a: torch.Tensor, b: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def rbm_joint(W: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return every pair of states ``v`` (n, D), ``h`` (n, H), its probability (n,), and log Z; n =
     2^(D + H).
     """
@@ -22,14 +21,14 @@ def rbm_joint(
     return v, h, torch.exp(minus_energy - log_Z), log_Z
 
 
-def rbm_statistics(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+def rbm_statistics(v: Tensor, h: Tensor) -> Tensor:
     """Return g = (v, h, vec(v hᵀ)) of each row, (n, P)."""
     return torch.stack(
         [torch.cat([x, y, torch.outer(x, y).reshape(-1)]) for x, y in zip(v, h, strict=True)]
     )
 
 
-def rbm_fisher(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def rbm_fisher(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Return the covariance of g under the model, one pair of states after the other; (P, P)."""
     v, h, p, _ = rbm_joint(W, a, b)
     g = rbm_statistics(v, h)
@@ -37,15 +36,13 @@ def rbm_fisher(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     return sum(p_k * torch.outer(g_k - mean, g_k - mean) for p_k, g_k in zip(p, g, strict=True))
 
 
-def rbm_covariance(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def rbm_covariance(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Return cov(v, h) under the model, (D, H); differentiable."""
     v, h, p, _ = rbm_joint(W, a, b)
     return (p[:, None] * (v - p @ v)).mT @ (h - p @ h)
 
 
-def rbm_log_likelihood(
-    W: torch.Tensor, a: torch.Tensor, b: torch.Tensor, x: torch.Tensor
-) -> torch.Tensor:
+def rbm_log_likelihood(W: Tensor, a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     """Return the mean of log p(v) over the rows of ``x`` (n, D), which must be binary;
     differentiable.
     """
@@ -53,8 +50,8 @@ def rbm_log_likelihood(
     return torch.stack([p[(v == row).all(1)].sum().log() for row in x]).mean()
 
 
-def hidden_state_fisher(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return G = E[g gᵀ] - E[g] E[g]ᵀ as Section 3 goes about it, one hidden state after the other.
+def hidden_state_fisher(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return G = E[g gᵀ] - E[g] E[g]ᵀ, one hidden state after the other (Section 3).
 
     Corrected: E[g|h] and Cov(g|h) are known in closed form, where the paper takes a sample of v
     and sums over "visible configurations"; and each state has the weight p(h), not p(h|v).
@@ -76,7 +73,7 @@ def hidden_state_fisher(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> to
     D, H = W.shape
     states = W.new_tensor(list(itertools.product([0.0, 1.0], repeat=H)))  # the 2^H states of h
     log_p = torch.stack([b @ h + torch.log1p(torch.exp(a + W @ h)).sum() for h in states])
-    E_g, E_ggT = 0.0, 0.0
+    E_g, E_ggT = W.new_zeros(()), W.new_zeros(())
     for p, h in zip(torch.softmax(log_p, 0), states, strict=True):
         m = torch.sigmoid(a + W @ h)  # Eq. 3: E[v|h]
         g = torch.cat([m, h, torch.outer(m, h).reshape(-1)])  # E[g|h]
@@ -88,7 +85,7 @@ def hidden_state_fisher(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> to
     return E_ggT - torch.outer(E_g, E_g)
 
 
-def equation_4(before: tuple[torch.Tensor, ...], after: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def equation_4(before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> Tensor:
     """Return the right side of Eq. 4 as printed, dW set to 1, (D, H).
 
     Parameters
@@ -105,7 +102,7 @@ def equation_4(before: tuple[torch.Tensor, ...], after: tuple[torch.Tensor, ...]
     return vh_t1 - vh_t - torch.outer(v_t1 - v_t, h_t1) - torch.outer(v_t1, h_t1 - h_t)
 
 
-def next_gamma(gamma: float, penalty: torch.Tensor, v: float, p: float) -> float:
+def next_gamma(gamma: float, penalty: Tensor, v: float, p: float) -> float:
     """Return the weight of the penalty after one step: up if more than the fraction p of the
     entries exceeds v in size, else down; trimmed between 0.00001 and 1.
 
@@ -119,16 +116,16 @@ def next_gamma(gamma: float, penalty: torch.Tensor, v: float, p: float) -> float
 
 
 def natural_boltzmann_scheme(
-    W: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    W: Tensor,
+    a: Tensor,
+    b: Tensor,
+    batches: Iterable[tuple[Tensor, Tensor, Tensor]],
     v: float,
     p: float,
     *,
     alpha: float,
     gamma: float = 0.01,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]]:
+) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
     """Learn with the covariance penalty: yield W, a, b and gamma after each step.
 
     Parameters
@@ -150,7 +147,8 @@ def natural_boltzmann_scheme(
     Source: boltzmann Eqs. 1 to 4 and Sec. 5; the moments of the model are those of the
     reconstruction, by probabilities.
     """
-    last, terms = None, []
+    last: tuple | None = None
+    terms: list[torch.Tensor] = []
     for data, u_h, u_v in batches:
         n, q = len(data), torch.sigmoid(b + data @ W)  # Eq. 2
         m = torch.sigmoid(a + (u_h < q).to(W) @ W.mT)  # Eq. 3

@@ -69,7 +69,7 @@ def empirical_fisher(
 ) -> torch.Tensor:
     """Return U: the mean of g gᵀ over the examples; (P, P)."""
     g = gradients(model, x, t, likelihood)
-    return sum(torch.outer(g_i, g_i) for g_i in g) / len(g)
+    return torch.stack([torch.outer(g_i, g_i) for g_i in g]).mean(0)
 
 
 def gradient_covariance(
@@ -77,7 +77,7 @@ def gradient_covariance(
 ) -> torch.Tensor:
     """Return C: the mean of (g - mean g)(g - mean g)ᵀ over the examples; (P, P)."""
     g = gradients(model, x, t, likelihood)
-    return sum(torch.outer(g_i - g.mean(0), g_i - g.mean(0)) for g_i in g) / len(g)
+    return torch.stack([torch.outer(g_i - g.mean(0), g_i - g.mean(0)) for g_i in g]).mean(0)
 
 
 def outputs(model: nn.Module, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -146,7 +146,7 @@ def forward(
 
     ``W`` holds one matrix (m, D + 1) a layer, ``x`` is (n, D); f acts between two layers.
     """
-    received = []
+    received: list[torch.Tensor] = []
     for k, W_k in enumerate(W):
         h = f(received[-1] @ W[k - 1].T) if k else x
         received.append(torch.cat([h, h.new_ones(len(h), 1)], 1))

@@ -69,8 +69,12 @@ def pair_energy(theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     other.
     """
     pairs = list(itertools.combinations(range(len(x)), 2))
-    energy = -sum(theta[len(pairs) + i] * x[i] for i in range(len(x)))
-    return energy - sum(theta[k] * x[i] * x[j] for k, (i, j) in enumerate(pairs))
+    energy = torch.zeros((), dtype=theta.dtype)
+    for i in range(len(x)):
+        energy = energy - theta[len(pairs) + i] * x[i]
+    for k, (i, j) in enumerate(pairs):
+        energy = energy - theta[k] * x[i] * x[j]
+    return energy
 
 
 def boltzmann_probabilities(theta: torch.Tensor, states: torch.Tensor) -> torch.Tensor:

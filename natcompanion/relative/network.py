@@ -2,6 +2,8 @@ r"""The relative metrics of all layers of a network, beside the diagonal blocks 
 matrix.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -81,6 +83,7 @@ def network_rfim(
     metrics, h = [], check.matrix(x, "x")
     with torch.no_grad():
         for linear, module in hidden:
+            name: Any
             name, options = activation_of(module)
             metrics.append(torch.block_diag(*layer_rfim(_weights(linear), h, name, **options)))
             h = module(linear(h)) if module is not None else linear(h)

@@ -2,7 +2,7 @@ r"""The relative Fisher metrics of a neuron, a layer, a softmax layer and two la
 the examples.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -189,7 +189,7 @@ def two_layer_rfim(
         raise ValueError(
             f"C: expected {len(W)} columns, one for each row of W, got shape {tuple(C.shape)}"
         )
-    shape = {key: value for key, value in options.items() if key != "sigma"}
+    shape: dict[str, Any] = {key: value for key, value in options.items() if key != "sigma"}
     a = rows @ W_.mT
     weights = _nu(name, _activate(name, a, **shape) @ _wide(C).mT, **options)  # (n, o)
     through = _wide(C) * _slope(name, a, **shape).unsqueeze(1)  # C F: (n, o, m)

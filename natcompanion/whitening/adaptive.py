@@ -174,7 +174,9 @@ def potter_update(S: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
     -----
     Source: boltzmann references (Potter 1963, listed and not cited in the text).
     """
-    _forgetting(rho), _checks.square(S, "S"), _checks.floating(x, "x")
+    _forgetting(rho)
+    _checks.square(S, "S")
+    _checks.floating(x, "x")
     phi, ratio = S.mT @ x, rho / (1 - rho)
     alpha = 1 / (ratio + phi @ phi)
     gamma = 1 / (1 + (alpha * ratio).sqrt())
@@ -183,7 +185,9 @@ def potter_update(S: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
 
 def sherman_morrison_update(P: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
     """Return the inverse of rho C + (1 - rho) x x^T from P = C^-1, (d, d), in d^2 operations."""
-    _forgetting(rho), _checks.square(P, "P"), _checks.floating(x, "x")
+    _forgetting(rho)
+    _checks.square(P, "P")
+    _checks.floating(x, "x")
     Px = P @ x
     return (P - torch.outer(Px, Px) / (rho / (1 - rho) + x @ Px)) / rho
 

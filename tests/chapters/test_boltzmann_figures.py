@@ -1,104 +1,88 @@
-"""The figures of the Boltzmann chapter: drawn from stored results, described over the whole
-grid.
-"""
-
-import itertools
+"""The figures of the Boltzmann chapter: what the walk over all declared figures does not see."""
 
 import numpy as np
 import pytest
-import torch
-from matplotlib.figure import Figure
 
-from natcompanion.chapters.figures import Picture
 from natcompanion.chapters.figures import boltzmann as figures
-
-PICTURES = [name.removeprefix("draw_") for name in vars(figures) if name.startswith("draw_")]
-WITH_POINTS = {"thresholds", "held", "forms", "live_forms"}
-GRIDS = {"thresholds": figures.GRID, "held": figures.HELD, "forms": figures.FORMS}
+from natcompanion.chapters.numbers import boltzmann as numbers
 
 
-@pytest.mark.parametrize("name", sorted(set(PICTURES) - WITH_POINTS))
-def test_pictures_are_drawn_with_a_description(name):
-    picture = Picture(getattr(figures, f"draw_{name}"), getattr(figures, f"describe_{name}"))
-    assert len(picture.png) > 3000 and len(picture.text) > 60
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_point_of_the_grid_has_its_own_description(name):
-    points = [
-        dict(zip(GRIDS[name], values, strict=True))
-        for values in itertools.product(*GRIDS[name].values())
-    ]
-    texts = [getattr(figures, f"describe_{name}")(**point) for point in points]
-    assert len(set(texts)) == len(texts)
-    drawing = getattr(figures, f"draw_{name}")(**points[len(points) // 2])
-    assert isinstance(drawing, Figure) and drawing.get_facecolor() == (1, 1, 1, 1)
-
-
-@pytest.mark.parametrize("scale,bias", list(itertools.product([0.0, 1.3, 4.0], [0.0, 6.0])))
-def test_the_live_figure_is_drawn_at_the_ends_of_its_ranges(scale, bias):
-    assert isinstance(figures.draw_live_forms(scale, bias), Figure)
-    assert "eigenvalues from" in figures.describe_live_forms(scale, bias)
-
-
-def test_the_cell_that_starts_the_explorer_stopped_learning():
-    """The sentence under the first picture: gamma is 1 and the error far above that of plain
-    SGD.
-    """
-    text = figures.describe_thresholds(v=0.001, p=0.05, gamma="at most 1")
-    assert "γ is 1." in text
-    record, half, plain = (
-        figures.seed_zero(rule, **o)
-        for rule, o in (("printed", {}), ("printed", {"cap": 0.5}), ("none", {}))
-    )
-    cell = figures.CELLS.index((0.001, 0.05))
-    assert record["final_test"][cell] > plain["final_test"][cell] + 0.2 > half["final_test"][cell]
-
-
-def test_every_variant_that_is_shown_has_three_seeds():
-    for rule, settings in [*figures.GRIDS.values(), *figures.READINGS.values()]:
-        assert len(figures.thresholds(rule, **settings)) >= 3
-    assert all(len(figures.held(rule)) >= 3 for rule in figures.RULES.values())
-    assert len(figures.held("printed", "softmax")) >= 3
-    assert all(len(figures.learning(method)) >= 10 for method in figures.METHODS)
-
-
-def test_a_fixed_gamma_of_zero_is_plain_sgd_for_every_penalty():
-    """The printed rule draws no other random numbers than plain SGD, and keeps the likelihood alone
-    at gamma 0.
-    """
-    for rule in figures.RULES.values():
-        runs = figures.held(rule)
-        assert all(
-            record["kept_epochs"][0] == 100 and record["kept_epochs"][-1] == 0 for record in runs
-        )
-        assert runs.values("final_test")[:, 0].max() < 0.4
-
-
-def test_beyond_the_largest_step_of_the_search_every_method_is_worse():
-    """On every split the least validation error at twice the largest step is far above that of the
-    choice.
-    """
-    found = figures.stored("boltzmann_heldout")
-    for record in found:
-        beyond = figures.stored("boltzmann_edge").select(seed=record.seed).records[0]
-        for method, error in record["validation"].items():
-            assert beyond["step"][method] > error + 0.1
+def lines(figure, panel=0):
+    """Return the lines of a panel by their names."""
+    return {line.get_label(): line for line in figure.axes[panel].get_lines()}
 
 
 def test_mosaic_keeps_each_filter():
-    W = np.arange(9 * 10).reshape(9, 10).tolist()
+    W = np.arange(9 * 10).reshape(9, 10)
     picture = figures.mosaic(W)
     assert picture.shape == (10, 25)
-    assert np.array_equal(picture[6:9, 1:4], np.array(W)[:, 5].reshape(3, 3))
+    assert np.array_equal(picture[6:9, 1:4], W[:, 5].reshape(3, 3))
+    assert set(np.delete(picture, [1, 2, 3, 6, 7, 8], 0).ravel()) == {99}
 
 
-def test_figure_1_shows_inverse_and_roots():
-    G = figures.small_machine(0.5).fisher()
-    eye = torch.eye(23, dtype=torch.float64)
-    root = figures._form("whitening matrix", 0.5)
-    torch.testing.assert_close(root @ G @ root, eye, rtol=0, atol=1e-10)
-    torch.testing.assert_close(figures._form("inverse", 0.5) @ G, eye, rtol=0, atol=1e-9)
-    L = figures._form("Cholesky factor", 0.5)
-    torch.testing.assert_close(L @ L.mT, G, rtol=0, atol=1e-12)
-    assert (figures._form("inverse", 0.5) - figures._form("inverse", 1.0)).abs().max() > 1
+def test_a_cell_is_drawn_heavy_and_plain_sgd_dotted():
+    point = {"v": 0.001, "p": 0.05, "gamma": "at most 1"}
+    figure = figures.THRESHOLD.draw(**point)
+    ours, plain = numbers.cell(0.001, 0.05), numbers.cell(0.001, 0.05, numbers.PLACEBO)
+    for panel, key, name in ((0, "norm", "‖cov(v, h)‖²"), (1, "test_error", "test")):
+        drawn = lines(figure, panel)
+        of_cell, dotted = drawn[name], drawn[f"{name}, plain SGD"]
+        assert np.array_equal(of_cell.get_ydata(), numbers.cell_curves(ours, key)[0])
+        assert np.array_equal(dotted.get_ydata(), numbers.cell_curves(plain, key)[0])
+        assert (of_cell.get_linestyle(), dotted.get_linestyle()) == ("-", ":")
+    assert numbers.cell_curves(ours, "test_error")[0, -1] > 50
+    assert "γ is 1." in figures.THRESHOLD.describe(**point)
+
+
+def test_the_cap_of_the_slider_is_the_cap_of_the_runs():
+    text = figures.THRESHOLD.describe(v=0.001, p=0.05, gamma="at most 0.5")
+    assert "γ is 0.5." in text and "test error in % 3" in text
+
+
+def test_a_held_gamma_is_drawn_beside_gamma_zero():
+    drawn = lines(figures.HELD.draw(gamma=0.5, penalty="true gradient"), 1)
+    for name, gamma in (("train", 0.5), ("train, plain SGD", 0.0)):
+        curve = numbers.cell_curves(numbers.held_cell(gamma, "exact"), "train_error")[0]
+        assert np.array_equal(drawn[name].get_ydata(), curve)
+
+
+def test_each_method_has_its_own_curve_and_colour():
+    figure = figures.LEARNING.draw()
+    drawn = lines(figure)
+    assert len({line.get_color() for line in drawn.values()}) == len(numbers.METHODS)
+    for method, name in numbers.METHODS.items():
+        assert np.array_equal(drawn[name].get_ydata(), numbers.learning_band(method).middle)
+    (x, *_), (seconds, *_) = (lines(figure, panel)["SGD"].get_xdata() for panel in (0, 1))
+    assert x == 1 and seconds == 0.01
+    assert figure.axes[0].get_xscale() == "log"
+
+
+def test_intervals_of_gains_stand_beside_the_name_of_the_method():
+    panel = figures.HELDOUT.draw().axes[0]
+    names = [label.get_text() for label in panel.get_yticklabels()]
+    middles = {
+        line.get_ydata()[0]: line.get_xdata()[0]
+        for line in panel.get_lines()
+        if line.get_marker() == "o"
+    }
+    for method, name in list(numbers.SEARCHED.items())[1:]:
+        assert middles[names.index(name)] == pytest.approx(numbers.gain(method).mean)
+
+
+def test_a_number_of_the_grid_is_that_of_its_row_and_column():
+    panel = figures.GRID.draw().axes[0]
+    found = {text.get_position(): text.get_text() for text in panel.texts}
+    i, j = 1, 5  # threshold 0.001, fraction 0.5
+    mean = numbers.errors()[:, numbers.CELLS.index((0.001, 0.5))].mean()
+    assert found[(j, i)] == f"{mean:.0f}"
+    assert len(found) == 35
+
+
+def test_figure_3_draws_every_cell_of_every_seed():
+    left, right = figures.STOPPING.draw().axes
+    for panel, key in ((left, "error"), (right, "hoyer")):
+        plain, ours = panel.get_lines()[:2]
+        for line, reading in ((plain, numbers.PLACEBO), (ours, "as printed")):
+            points = numbers.stopping(reading)
+            assert np.array_equal(line.get_ydata(), getattr(points, key).ravel())
+            assert np.array_equal(line.get_xdata(), np.maximum(points.kept.ravel(), 1))

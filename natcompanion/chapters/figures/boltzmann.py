@@ -1,17 +1,11 @@
 """The figures of the Boltzmann chapter."""
 
-from functools import cache
-
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from natcompanion import boltzmann
-from natcompanion.boltzmann import FRACTIONS, RBM, THRESHOLDS
-from natcompanion.chapters import experiments
-from natcompanion.chapters.experiments import Interval, Result, Results, interval
-from natcompanion.chapters.experiments.boltzmann import CELLS
+from natcompanion.boltzmann import FRACTIONS, THRESHOLDS
+from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
@@ -24,112 +18,79 @@ from natcompanion.chapters.figures.style import (
     figure,
     label,
 )
+from natcompanion.chapters.numbers import boltzmann as numbers
+from natcompanion.chapters.numbers.boltzmann.curves import Band
 from natcompanion.chapters.show import digits
 
-CAPS = {"at most 0.5": 0.5, "at most 1": 1.0}
-GRID = {"v": list(THRESHOLDS), "p": list(FRACTIONS), "gamma": list(CAPS)}
-RULES = {"as printed": "printed", "true gradient": "exact", "natural, 2C": "natural"}
-HELD = {"gamma": [0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0], "penalty": list(RULES)}
-FORMS = {
-    "form": ["Fisher matrix", "inverse", "Cholesky factor", "whitening matrix"],
-    "scale": [0.0, 0.5, 1.0, 2.0],
+GREY = "#999999"
+COLOURS = {
+    "sgd": VERMILLION,
+    "centred": GREEN,
+    "diagonal": PURPLE,
+    "whitened": ORANGE,
+    "easi": SKY,
+    "prong": GREY,
+    "natural": BLUE,
 }
-
-METHODS = {
-    "sgd": ("SGD", VERMILLION),
-    "centred": ("centred", GREEN),
-    "diagonal": ("diagonal Fisher", PURPLE),
-    "whitened": ("whitened, exact", ORANGE),
-    "easi": ("whitened, learned", SKY),
-    "prong": ("whitened every 50 steps", "#999999"),
-    "natural": ("natural gradient", BLUE),
-}
-PENALTIES = {
-    "sgd": "SGD",
-    "weight_decay": "weight decay",
-    "exact_penalty": "exact penalty",
-    "natural_penalty": "natural penalty, -2C",
-    "paper": "the paper's scheme",
-    "decorrelation": "decorrelated hidden units",
-}
-TERMS = {
-    "v,v": SKY,
-    "h,h": GREEN,
-    "v,h": BLACK,
-    "v,vh": ORANGE,
-    "h,vh": PURPLE,
-    "vh,vh": VERMILLION,
-}
-
-# ---- Figures 2 and 3
+TERM_COLOURS = dict(
+    zip(numbers.TERMS, (SKY, GREEN, BLACK, ORANGE, PURPLE, VERMILLION), strict=True)
+)
+PENALTY_COLOURS = dict(zip(numbers.PENALTIES, (BLACK, SKY, GREEN, VERMILLION), strict=True))
 
 
-@cache
-def thresholds(rule: str = "printed", **settings: object) -> Results:
-    """Return the stored grids of one reading of the scheme; without settings the paper's, on binary
-    digits.
-    """
-    usual = {
-        "states": False,
-        "additive": False,
-        "grey": False,
-        "gamma": 0.01,
-        "cap": 1.0,
-        "classifier": "label units",
-    }
-    return experiments.load("boltzmann_thresholds", "paper").select(
-        rule=rule, **{**usual, **settings}
+def _shade(panel: Axes, x: np.ndarray, band: Band, color: str, text: str, **style: object) -> None:
+    """Draw a band and the line in its middle."""
+    panel.fill_between(x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
+    panel.plot(x, band.middle, color=color, **{"linewidth": 2, "label": text, **style})
+
+
+def _legend_below(drawing: Figure, panel: Axes, columns: int = 1) -> None:
+    drawing.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=FONT["legend"],
+        frameon=False,
     )
 
 
-def seed_zero(rule: str, **settings: object) -> Result:
-    """Return the grid of seed 0."""
-    return thresholds(rule, **settings).select(seed=0).records[0]
+# ---- Figures 2 and 3
+
+CAPS = {"at most 0.5": "γ at most 0.5", "at most 1": "as printed"}
+RULES = {"as printed": "printed", "true gradient": "exact", "natural, 2C": "natural"}
+
+
+def _ours_and_plain(v: float, p: float, gamma: str) -> tuple[numbers.Cell, numbers.Cell]:
+    return numbers.cell(v, p, CAPS[gamma]), numbers.cell(v, p, numbers.PLACEBO)
 
 
 def draw_thresholds(v: float, p: float, gamma: str) -> Figure:
     """Gamma, the covariance norm, the errors and the filters of one cell, beside plain SGD."""
-    cell = CELLS.index((v, p))
-    return _draw_cell(thresholds(cap=CAPS[gamma]), cell, thresholds("none"), cell)
+    return _draw_cell(*_ours_and_plain(v, p, gamma))
 
 
 def describe_thresholds(v: float, p: float, gamma: str) -> str:
     """Gamma, errors and norms at the end, beside plain SGD."""
-    cell = CELLS.index((v, p))
-    told = _describe_cell(thresholds(cap=CAPS[gamma]), cell, thresholds("none"), cell)
+    told = _describe_cell(*_ours_and_plain(v, p, gamma))
     return f"Threshold {v:g}, fraction {p:g}, γ {gamma}: {told}"
 
 
-@cache
-def held(rule: str, classifier: str = "label units") -> Results:
-    """Return the stored runs with a fixed gamma."""
-    return experiments.load("boltzmann_held", "paper").select(rule=rule, classifier=classifier)
-
-
-def final_norms(rule: str) -> np.ndarray:
-    """Return the squared norm of cov(v, h) after training at each fixed gamma, (gammas, seeds)."""
-    return np.array([[curve[-1] for curve in record["norm"]] for record in held(rule)]).T
+def _held_and_plain(gamma: float, penalty: str) -> tuple[numbers.Cell, numbers.Cell]:
+    return numbers.held_cell(gamma, RULES[penalty]), numbers.held_cell(0.0, RULES[penalty])
 
 
 def draw_held(gamma: float, penalty: str) -> Figure:
     """The same panels at a fixed gamma; gamma = 0 is plain SGD."""
-    runs = held(RULES[penalty])
-    return _draw_cell(runs, runs.records[0]["gammas"].index(gamma), runs, 0)
+    return _draw_cell(*_held_and_plain(gamma, penalty))
 
 
 def describe_held(gamma: float, penalty: str) -> str:
     """Errors and norms at the end, beside gamma = 0."""
-    runs = held(RULES[penalty])
-    told = _describe_cell(runs, runs.records[0]["gammas"].index(gamma), runs, 0)
+    told = _describe_cell(*_held_and_plain(gamma, penalty))
     return f"γ held at {gamma:g}, penalty {penalty}: {told}"
 
 
-def _curves(runs: Results, key: str, cell: int) -> np.ndarray:
-    """Return one curve of one cell for every seed, seed 0 first, (seeds, epochs)."""
-    return np.array([record[key][cell] for record in sorted(runs, key=lambda record: record.seed)])
-
-
-def _draw_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> Figure:
+def _draw_cell(ours: numbers.Cell, plain: numbers.Cell) -> Figure:
     drawing = Figure(figsize=(5.4, 6.6), facecolor="white")
     drawing.subplots_adjust(0.15, 0.05, 0.97, 0.95, hspace=0.55)
     grid = drawing.add_gridspec(3, 1, height_ratios=[1, 1, 0.85])
@@ -137,175 +98,123 @@ def _draw_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> Fig
     for panel in (top, middle):
         panel.tick_params(labelsize=FONT["tick"])
         panel.spines[["top", "right"]].set_visible(False)
-    _both(top, "gamma", "γ", BLUE, (runs, cell), None)
-    _both(top, "norm", "‖cov(v, h)‖²", ORANGE, (runs, cell), (plain, plain_cell))
+    _cell_curve(top, "gamma", "γ", BLUE, ours)
+    _both(top, "norm", "‖cov(v, h)‖²", ORANGE, ours, plain)
     top.set(ylim=(5e-6, 50), xlim=(0, 100), yscale="log")
     top.set_yticks([1e-5, 1e-3, 0.1, 10], ["0.00001", "0.001", "0.1", "10"], minor=False)
     top.minorticks_off()
     label(top, "Weight of the penalty, and the covariance")
-    top.legend(
-        fontsize=10, frameon=False, loc="upper right", ncols=3, columnspacing=1, handlelength=1.5
-    )
-    for key, color, text in (("train_error", BLACK, "train"), ("test_error", VERMILLION, "test")):
-        _both(middle, key, text, color, (runs, cell), (plain, plain_cell), 100)
+    legend = {"fontsize": 10, "frameon": False, "loc": "upper right"}
+    top.legend(ncols=3, columnspacing=1, handlelength=1.5, **legend)
+    _both(middle, "train_error", "train", BLACK, ours, plain)
+    _both(middle, "test_error", "test", VERMILLION, ours, plain)
     middle.set(ylim=(0, 100), xlim=(0, 100))
     label(middle, "Error in % over 100 epochs")
-    middle.legend(fontsize=10, frameon=False, loc="upper right", ncols=2)
-    record = runs.select(seed=0).records[0]
-    bottom.imshow(
-        mosaic(record["filters"][cell]), cmap="gray", vmin=-99, vmax=99, interpolation="nearest"
-    )
+    middle.legend(ncols=2, **legend)
+    W, reach = numbers.filters(ours)
+    bottom.imshow(mosaic(W), cmap="gray", vmin=-99, vmax=99, interpolation="nearest")
     bottom.set_axis_off()
-    reach = record["filter_scale"][cell]
     label(bottom, f"The ten filters, grey from -{reach:.2g} to {reach:.2g}")
     return drawing
 
 
+def _cell_curve(panel: Axes, key: str, text: str, color: str, ours: numbers.Cell) -> None:
+    band = Band(*(np.maximum(curve, 1e-5) for curve in numbers.cell_band(ours, key)))
+    _shade(panel, numbers.cell_epochs(ours), band, color, text)
+
+
 def _both(
-    panel: Axes,
-    key: str,
-    text: str,
-    color: str,
-    ours: tuple[Results, int],
-    plain: tuple[Results, int] | None,
-    scale: float = 1,
+    panel: Axes, key: str, text: str, color: str, ours: numbers.Cell, plain: numbers.Cell
 ) -> None:
-    """Draw seed 0 as a line and the range of the seeds as a band; plain SGD, seed 0, dotted."""
-    curves, epochs = (
-        scale * np.maximum(_curves(ours[0], key, ours[1]), 1e-5),
-        ours[0].records[0]["epochs"],
+    """Draw a cell, and plain SGD with seed 0 dotted."""
+    _cell_curve(panel, key, text, color, ours)
+    dotted = np.maximum(numbers.cell_band(plain, key).middle, 1e-5)
+    style = {"color": color, "linewidth": 2, "label": f"{text}, plain SGD"}
+    panel.plot(numbers.cell_epochs(plain), dotted, ":", **style)
+
+
+def _describe_cell(ours: numbers.Cell, plain: numbers.Cell) -> str:
+    test, train, norm = (
+        f"{digits(numbers.at_end(ours, key))} (plain SGD {digits(numbers.at_end(plain, key))})"
+        for key in ("test_error", "train_error", "norm")
     )
-    panel.fill_between(epochs, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
-    panel.plot(epochs, curves[0], color=color, linewidth=2, label=text)
-    if plain:
-        dotted = scale * np.maximum(_curves(plain[0], key, plain[1])[0], 1e-5)
-        panel.plot(
-            plain[0].records[0]["epochs"],
-            dotted,
-            ":",
-            color=color,
-            linewidth=2,
-            label=f"{text}, plain SGD",
-        )
-
-
-def _describe_cell(runs: Results, cell: int, plain: Results, plain_cell: int) -> str:
-    def at_end(key: str, scale: float = 1) -> str:
-        ours, others = (
-            scale * _curves(runs, key, cell)[:, -1],
-            scale * _curves(plain, key, plain_cell)[:, -1],
-        )
-        return f"{digits(float(ours.mean()))} (plain SGD {digits(float(others.mean()))})"
-
-    gamma = float(_curves(runs, "gamma", cell)[0, -1])
+    gamma = numbers.cell_band(ours, "gamma").middle[-1]
     return (
-        f"after 100 epochs γ is {digits(gamma)}. Means of {len(runs)} seeds: test error in "
-        f"% {at_end('test_error', 100)}, "
-        f"training error {at_end('train_error', 100)}, squared norm of cov(v, h) {at_end('norm')}."
+        f"after 100 epochs γ is {gamma:.3g}. Means of {len(ours.runs)} seeds: test error in "
+        f"% {test}, training error {train}, squared norm of cov(v, h) {norm}."
     )
 
 
-def mosaic(filters: list) -> np.ndarray:
+def mosaic(W: np.ndarray) -> np.ndarray:
     """Return the columns of W as small images in two rows, with white gaps."""
-    W = np.array(filters, dtype=float)
     side, hidden = int(np.sqrt(len(W))), W.shape[1]
-    rows = []
-    for start in range(0, hidden, 5):
-        images = [
-            np.pad(W[:, j].reshape(side, side), 1, constant_values=99)
-            for j in range(start, min(start + 5, hidden))
-        ]
-        rows.append(np.concatenate(images, 1))
+    images = [np.pad(W[:, j].reshape(side, side), 1, constant_values=99) for j in range(hidden)]
+    rows = [np.concatenate(images[start : start + 5], 1) for start in range(0, hidden, 5)]
     return np.concatenate(rows, 0)
 
 
+THRESHOLD = Drawing(
+    draw_thresholds,
+    describe_thresholds,
+    grid={"v": THRESHOLDS, "p": FRACTIONS, "gamma": tuple(CAPS)},
+    start={"v": 0.001, "p": 0.05, "gamma": "at most 1"},
+    labels={"v": "threshold v", "p": "fraction p", "gamma": "weight γ"},
+)
+HELD = Drawing(
+    draw_held,
+    describe_held,
+    grid={"gamma": (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0), "penalty": tuple(RULES)},
+    start={"gamma": 0.5, "penalty": "true gradient"},
+    labels={"gamma": "γ held at", "penalty": "penalty"},
+)
+
 GRIDS = {
-    "The paper's scheme": ("printed", {}),
-    "γ at most 0.5": ("printed", {"cap": 0.5}),
-    "True gradient": ("exact", {}),
-    "Plain SGD in every cell": ("none", {}),
-}
-READINGS = {
-    "as printed": ("printed", {}),
-    "γ at most 0.5": ("printed", {"cap": 0.5}),
-    "product rule put right": ("product", {}),
-    "binary states for the moments": ("printed", {"states": True}),
-    "likelihood keeps weight 1": ("printed", {"additive": True}),
-    "true gradient": ("exact", {}),
-    "placebo: plain SGD": ("none", {}),
+    "The paper's scheme": "as printed",
+    "γ at most 0.5": "γ at most 0.5",
+    "True gradient": "true gradient",
+    "Plain SGD in every cell": numbers.PLACEBO,
 }
 
 
 def draw_grid() -> Figure:
     """Figure 2: the final test error of all 35 cells, beside 35 plain SGD runs."""
     drawing, panels = figure(10.6, len(GRIDS))
-    for panel, (title, (rule, settings)) in zip(panels, GRIDS.items(), strict=True):
-        mean = 100 * thresholds(rule, **settings).values("final_test").mean(0).reshape(
-            len(THRESHOLDS), len(FRACTIONS)
-        )
+    for panel, (title, reading) in zip(panels, GRIDS.items(), strict=True):
+        mean = numbers.cell_means(reading)
         panel.imshow(mean, cmap="viridis", vmin=25, vmax=90, aspect="auto")
         for (i, j), value in np.ndenumerate(mean):
-            color = "white" if value < 60 else "black"
-            panel.text(
-                j, i, f"{value:.0f}", ha="center", va="center", color=color, fontsize=FONT["tick"]
-            )
+            style = {"color": "white" if value < 60 else "black", "fontsize": FONT["tick"]}
+            panel.text(j, i, f"{value:.0f}", ha="center", va="center", **style)
         panel.set_xticks(range(len(FRACTIONS)), [f"{p:g}" for p in FRACTIONS])
         panel.set_yticks(range(len(THRESHOLDS)), [f"{v:g}" for v in THRESHOLDS])
         label(panel, title, "fraction p" if panel is panels[-1] else "", "threshold v")
     return drawing
 
 
-def best_middle_worst(
-    rule: str, key: str = "final_test", **settings: object
-) -> tuple[float, float, float]:
-    """Return the best, the median and the worst error of the 35 cells in %, each the mean over the
-    seeds.
-    """
-    errors = 100 * thresholds(rule, **settings).values(key)
-    return (
-        float(errors.min(1).mean()),
-        float(np.median(errors, 1).mean()),
-        float(errors.max(1).mean()),
-    )
-
-
 def describe_grid() -> str:
     """Best, median and worst of the cells of each grid."""
-    parts = []
-    for title, (rule, settings) in GRIDS.items():
-        best, middle, worst = map(digits, best_middle_worst(rule, **settings))
-        parts.append(
-            f"{title} ({len(thresholds(rule, **settings))} seeds): best {best}, median "
-            f"{middle}, worst {worst}"
-        )
+    parts = [
+        f"{title} ({len(numbers.grid(reading))} seeds): best {digits(numbers.best(reading))}, "
+        f"median {digits(numbers.middle(reading))}, worst {digits(numbers.worst(reading))}"
+        for title, reading in GRIDS.items()
+    ]
     return f"Final test error in % over the 35 cells, mean over the seeds. {'; '.join(parts)}."
 
 
 def draw_stopping() -> Figure:
     """Errors and sparsity of all cells against the epochs that the likelihood was given."""
     drawing, (left, right) = figure(3.6, 1, 2)
-    for rule, color, text in (
-        ("none", BLACK, "plain SGD"),
-        ("printed", BLUE, "the paper's scheme"),
+    for reading, color, text in (
+        (numbers.PLACEBO, BLACK, "plain SGD"),
+        ("as printed", BLUE, "the paper's scheme"),
     ):
-        results = thresholds(rule)
-        kept = np.maximum(results.values("kept_epochs").ravel(), 1)
-        left.semilogx(
-            kept,
-            100 * results.values("final_test").ravel(),
-            ".",
-            color=color,
-            label=text,
-            alpha=0.6,
-        )
-        right.semilogx(kept, results.values("hoyer").ravel(), ".", color=color, alpha=0.6)
-    curve = np.array(seed_zero("none")["test_error"]).mean(0)
-    left.semilogx(
-        np.maximum(seed_zero("none")["epochs"], 1),
-        100 * curve,
-        color=VERMILLION,
-        label="SGD while it learns",
-    )
+        points = numbers.stopping(reading)
+        kept = np.maximum(points.kept.ravel(), 1)
+        style = {"color": color, "alpha": 0.6}
+        left.semilogx(kept, points.error.ravel(), ".", label=text, **style)
+        right.semilogx(kept, points.hoyer.ravel(), ".", **style)
+    epochs, error = numbers.while_it_learns()
+    left.semilogx(np.maximum(epochs, 1), error, color=VERMILLION, label="SGD while it learns")
     left.legend(fontsize=9, frameon=False, loc="lower left")
     label(left, "test error in %", "Σ(1 - γ), epochs")
     label(right, "Hoyer sparsity of W", "Σ(1 - γ), epochs")
@@ -314,56 +223,31 @@ def draw_stopping() -> Figure:
 
 def describe_stopping() -> str:
     """How sparse the engaged cells are."""
-    results = thresholds()
-    kept, hoyer = results.values("kept_epochs").ravel(), results.values("hoyer").ravel()
-    engaged = kept < 90
+    engaged, others, plain = (digits(numbers.hoyer(k)) for k in ("engaged", "other", "plain"))
     return (
-        f"{int(engaged.sum())} of {len(kept)} cells lost more than 10 of their 100 epochs "
-        "to the penalty. Their mean Hoyer sparsity is "
-        f"{digits(float(hoyer[engaged].mean()))}, that of the others "
-        f"{digits(float(hoyer[~engaged].mean()))} and that of plain SGD "
-        f"{digits(float(thresholds('none').values('hoyer').mean()))}. Dead hidden units: "
-        f"{int(results.values('dead_units').sum())}."
+        f"{numbers.cells_engaged()} of {numbers.engaged().size} cells lost more than 10 of their "
+        f"100 epochs to the penalty. Their mean Hoyer sparsity is {engaged}, that of the others "
+        f"{others} and that of plain SGD {plain}. Dead hidden units: {numbers.dead_in_all()}."
     )
+
+
+GRID = Drawing(draw_grid, describe_grid)
+STOPPING = Drawing(draw_stopping, describe_stopping)
 
 
 # ---- Figure 1
-
-
-@cache
-def small_machine(scale: float) -> RBM:
-    """Return a machine of five visible and three hidden units whose weights have this size."""
-    generator = torch.Generator().manual_seed(4)
-    return (
-        RBM.random(5, 3, scale=1.0, bias_scale=0.5, generator=generator)
-        if scale == 1
-        else _scaled(scale)
-    )
-
-
-def _scaled(scale: float) -> RBM:
-    rbm = small_machine(1.0)
-    return RBM(scale * rbm.W, rbm.a, rbm.b)
-
-
-def _form(form: str, scale: float) -> torch.Tensor:
-    forms = boltzmann.fisher_forms(small_machine(scale).fisher())
-    return dict(zip(FORMS["form"], forms[:2] + forms[2:], strict=True))[form]
 
 
 def draw_forms(form: str, scale: float) -> Figure:
     """Figure 1: the Fisher matrix of a small machine, its inverse, its Cholesky factor and its
     inverse root.
     """
-    M = _form(form, scale)
+    M = numbers.form(form, scale)
     drawing = Figure(figsize=(5.4, 4.6), facecolor="white")
-    panel, bar = (
-        drawing.add_axes((0.08, 0.08, 0.74, 0.83)),
-        drawing.add_axes((0.86, 0.12, 0.03, 0.75)),
-    )
-    reach = float(M.abs().max())
+    panel = drawing.add_axes((0.08, 0.08, 0.74, 0.83))
+    reach = numbers.largest(M)
     image = panel.imshow(M.numpy(), cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest")
-    drawing.colorbar(image, cax=bar)
+    drawing.colorbar(image, cax=drawing.add_axes((0.86, 0.12, 0.03, 0.75)))
     panel.tick_params(labelsize=FONT["tick"])
     for edge in (4.5, 7.5):
         panel.axhline(edge, color="0.4", linewidth=0.8)
@@ -376,167 +260,122 @@ def draw_forms(form: str, scale: float) -> Figure:
 
 def describe_forms(form: str, scale: float) -> str:
     """Size, largest entry and condition number."""
-    M = _form(form, scale)
+    M = numbers.form(form, scale)
     return (
         f"{form} of a machine with 5 visible and 3 hidden units (23 parameters), weights "
-        f"times {scale:g}: largest entry "
-        f"{digits(float(M.abs().max()))}, condition number "
-        f"{digits(float(torch.linalg.cond(M)))}, entries below 1e-12: "
-        f"{int((M.abs() < 1e-12).sum())} of 529."
+        f"times {scale:g}: largest entry {digits(numbers.largest(M))}, condition number "
+        f"{digits(numbers.condition(M))}, entries below 1e-12: {numbers.zeros(M)} of {M.numel()}."
     )
 
 
-def draw_live_forms(scale: float, bias: float) -> Figure:
+def draw_spectrum(scale: float, bias: float) -> Figure:
     """The eigenvalues of the Fisher matrix of the same machine with any size of weights and
     biases.
     """
-    G = _live_machine(scale, bias).fisher()
     drawing, (panel,) = figure(3.6)
-    panel.semilogy(torch.linalg.eigvalsh(G).flip(0).clamp_min(1e-12).numpy(), "o-", color=BLUE)
+    values = numbers.spectrum(scale, bias).clamp_min(1e-12).numpy()
+    panel.semilogy(values, "o-", color=BLUE)
     panel.axhline(0.25, color="0.5", linestyle=":", label="largest variance of a 0/1 statistic")
     panel.set(ylim=(1e-9, 10))
     label(panel, "Eigenvalues of the Fisher matrix", "rank", "", legend="lower left")
     return drawing
 
 
-def describe_live_forms(scale: float, bias: float) -> str:
+def describe_spectrum(scale: float, bias: float) -> str:
     """Largest and smallest eigenvalue and the squared norm."""
-    G = _live_machine(scale, bias).fisher()
-    values = torch.linalg.eigvalsh(G)
+    values = numbers.spectrum(scale, bias)
+    least, most = digits(float(values[-1])), digits(float(values[0]))
+    norm = digits(numbers.squared_norm(scale, bias))
+    distance = digits(numbers.squared_distance_to_identity(scale, bias))
     return (
-        f"Weights times {scale:.2g}, biases times {bias:.2g}: eigenvalues from "
-        f"{digits(float(values[0]))} to "
-        f"{digits(float(values[-1]))}, squared norm {digits(float(G.square().sum()))}, "
-        "squared distance from the identity "
-        f"{digits(float((G - torch.eye(23)).square().sum()))}."
+        f"Weights times {scale:.2g}, biases times {bias:.2g}: eigenvalues from {least} to {most}, "
+        f"squared norm {norm}, squared distance from the identity {distance}."
     )
 
 
-def _live_machine(scale: float, bias: float) -> RBM:
-    rbm = small_machine(1.0)
-    return RBM(scale * rbm.W, bias * rbm.a, bias * rbm.b)
+FORMS = Drawing(
+    draw_forms,
+    describe_forms,
+    grid={"form": numbers.FORMS, "scale": (0.0, 0.5, 1.0, 2.0)},
+    start={"form": "inverse", "scale": 0.5},
+    labels={"form": "matrix", "scale": "weights times"},
+)
+SPECTRUM = Drawing(
+    draw_spectrum,
+    describe_spectrum,
+    ranges={"scale": (0.0, 4.0), "bias": (0.0, 6.0)},
+    start={"scale": 1.0, "bias": 1.0},
+    labels={"scale": "weights times", "bias": "biases times"},
+)
 
 
 # ---- learning
 
 
-@cache
-def learning(method: str, lr: float | None = None) -> Results:
-    """Return the stored runs of one method at its step size; the natural gradient at 1 if none is
-    given.
-
-    The search on two other starts chose 1.5 for it, at which one of the ten starts diverges.
-    """
-    lr = 1.0 if method == "natural" and lr is None else lr
-    return experiments.load("boltzmann_learning", "paper").select(
-        method=method, **({} if lr is None else {"lr": lr})
-    )
-
-
-def _band(panel: Axes, x: np.ndarray, curves: np.ndarray, color: str, text: str) -> None:
-    panel.fill_between(x, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
-    panel.semilogx(x, np.median(curves, 0), color=color, linewidth=2, label=text)
-
-
-def padded(results: Results, key: str) -> np.ndarray:
-    """Return a curve of every record, (records, length); one that ended early, by divergence, keeps
-    its last value.
-    """
-    curves = [record[key] for record in sorted(results, key=lambda record: record.seed)]
-    length = max(map(len, curves))
-    return np.array([curve + [curve[-1]] * (length - len(curve)) for curve in curves])
-
-
 def draw_learning() -> Figure:
     """Exact log-likelihood against steps and against seconds, median and range of the starts."""
     drawing, (top, bottom) = figure(7.2, 2)
-    for method, (text, color) in METHODS.items():
-        results = learning(method)
-        curves = padded(results, "log_likelihood")
-        steps = max((record["steps"] for record in results), key=len)
-        _band(top, np.array(steps) + 1, curves, color, text)
-        _band(bottom, np.maximum(np.median(padded(results, "clock"), 0), 1e-2), curves, color, text)
+    for method, text in numbers.METHODS.items():
+        band, color = numbers.learning_band(method), COLOURS[method]
+        _shade(top, numbers.learning_steps(method) + 1, band, color, text)
+        seconds = np.maximum(numbers.learning_seconds(method), 1e-2)
+        _shade(bottom, seconds, band, color, text)
     for panel, unit in ((top, "1 + number of steps"), (bottom, "seconds of processor time")):
-        panel.set(ylim=(-14.5, -11.4))
-        label(
-            panel,
-            "Mean log-likelihood of 3,000 binary digits" if panel is top else "",
-            unit,
-            "nats",
-        )
-    drawing.legend(
-        *top.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2,
-        fontsize=FONT["legend"],
-        frameon=False,
-    )
+        panel.set(ylim=(-14.5, -11.4), xscale="log")
+        title = "Mean log-likelihood of 3,000 binary digits" if panel is top else ""
+        label(panel, title, unit, "nats")
+    _legend_below(drawing, top, 2)
     return drawing
-
-
-def steps_to_target(method: str) -> np.ndarray:
-    """Return the steps to the target of every start; NaN where it was not reached."""
-    return np.array(
-        [
-            np.nan if r["steps_to_target"] is None else r["steps_to_target"]
-            for r in learning(method)
-        ],
-        float,
-    )
 
 
 def describe_learning() -> str:
     """Median steps to the target."""
-    parts = []
-    for method, (text, _) in METHODS.items():
-        steps = steps_to_target(method)
-        limit = learning(method).records[0].settings["steps"]
-        middle = np.nanmedian(np.where(np.isnan(steps), np.inf, steps))
-        parts.append(
-            f"{text} {digits(int(middle)) if np.isfinite(middle) else f'more than {limit}'}"
-        )
-    target = learning("sgd").records[0].settings["target"]
+    parts = [f"{text} {numbers.median_steps(m)}" for m, text in numbers.METHODS.items()]
     return (
-        f"Median steps to {target:g} nats over {len(learning('sgd'))} random starts: "
+        f"Median steps to {numbers.target():g} nats over {numbers.starts()} random starts: "
         f"{', '.join(parts)}. Bands are ranges."
     )
+
+
+def draw_cosines() -> Figure:
+    """Angles to the natural gradient along exact SGD."""
+    drawing, (panel,) = figure(4.6)
+    for method in numbers.COSINES:
+        style = {"marker": "o", "markersize": 4}
+        x, band = numbers.path_steps() + 1, numbers.cosine_band(method)
+        _shade(panel, x, band, COLOURS[method], numbers.METHODS[method], **style)
+    panel.set(ylim=(0, 1.02), xscale="log")
+    label(panel, "Cosine to the natural gradient", "1 + number of SGD steps")
+    _legend_below(drawing, panel, 2)
+    return drawing
+
+
+def describe_cosines() -> str:
+    """Mean cosines over the path, at the start and at the end."""
+    parts = []
+    for method in numbers.COSINES:
+        middle = numbers.cosine_band(method).middle
+        first, last = digits(middle[0]), digits(middle[-1])
+        parts.append(f"{numbers.METHODS[method]} {first} then {last}")
+    return (
+        "Cosine (in the Fisher metric) to the natural gradient at the first and the last point "
+        f"of the path: {'; '.join(parts)}."
+    )
+
+
+LEARNING = Drawing(draw_learning, describe_learning)
+COSINES = Drawing(draw_cosines, describe_cosines)
 
 
 # ---- geometry
 
 
-@cache
-def stored(name: str) -> Results:
-    """Return the stored paper-scale results of one experiment."""
-    return experiments.load(name, "paper")
-
-
-def term_shares() -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the steps, and the mean share of each term of the squared norm of G at each step."""
-    results = stored("boltzmann_geometry")
-    steps = np.array(results.records[0]["step"])
-    totals = {
-        name: np.array([[row[name] for row in record["terms"]] for record in results])
-        for name in TERMS
-    }
-    whole = sum(totals.values())
-    return steps, {name: (total / whole).mean(0) for name, total in totals.items()}
-
-
 def draw_terms() -> Figure:
     """Shares of the six terms along exact SGD."""
     drawing, (panel,) = figure(4.2)
-    steps, shares = term_shares()
-    for name, color in TERMS.items():
-        panel.semilogx(
-            steps + 1,
-            100 * shares[name],
-            "o-",
-            color=color,
-            linewidth=2,
-            markersize=4,
-            label=f"({name})",
-        )
+    for name, color in TERM_COLOURS.items():
+        style = {"color": color, "linewidth": 2, "markersize": 4, "label": f"({name})"}
+        panel.semilogx(numbers.path_steps() + 1, numbers.term_share(name), "o-", **style)
     panel.set(ylim=(0, 100))
     label(panel, "Share of each term in ‖G‖², in %", "1 + number of SGD steps")
     panel.legend(fontsize=FONT["legend"], frameon=False, ncols=3, loc="upper right")
@@ -545,32 +384,23 @@ def draw_terms() -> Figure:
 
 def describe_terms() -> str:
     """Shares at the start and at the end."""
-    steps, shares = term_shares()
-    text = ", ".join(
-        f"({name}) {digits(float(100 * s[0]))} then {digits(float(100 * s[-1]))}"
-        for name, s in shares.items()
-    )
+    shares = {name: numbers.term_share(name) for name in numbers.TERMS}
+    text = ", ".join(f"({n}) {digits(s[0])} then {digits(s[-1])}" for n, s in shares.items())
     return (
         "Share in % of each term of the squared norm of G, with its count, at the start and "
-        f"after {steps[-1]} steps: {text}."
+        f"after {numbers.path_steps()[-1]} steps: {text}."
     )
 
 
 def draw_assumption() -> Figure:
     """What descent on the first three terms does to the last three and to the likelihood."""
     drawing, (left, right) = figure(3.7, 1, 2)
-    results = stored("boltzmann_assumption")
-    for name, color, text in (
-        ("first_three", BLACK, "all three"),
-        ("vv", SKY, "cov(v, v)"),
-        ("hh", GREEN, "cov(h, h)"),
-        ("vh", VERMILLION, "cov(v, h)"),
-    ):
-        last = np.array([record[name]["last"] for record in results])
-        likelihood = np.array([record[name]["log_likelihood"] for record in results])
-        x = np.linspace(0, results.records[0].settings["steps"], last.shape[1])
-        left.plot(x, (last / last[:, :1]).mean(0), color=color, linewidth=2, label=text)
-        right.plot(x, likelihood.mean(0), color=color, linewidth=2)
+    for penalty, text in numbers.PENALTIES.items():
+        style = {"color": PENALTY_COLOURS[penalty], "linewidth": 2}
+        last = numbers.descent_curve(penalty, "last")
+        x = np.linspace(0, numbers.descent_steps(), len(last))
+        left.plot(x, last, label=text, **style)
+        right.plot(x, numbers.descent_curve(penalty, "log_likelihood"), **style)
     left.legend(fontsize=9, frameon=False)
     left.set(yscale="log")
     label(left, "last three terms", "steps of descent")
@@ -580,92 +410,88 @@ def draw_assumption() -> Figure:
 
 def describe_assumption() -> str:
     """Ratios at the end."""
-    results = stored("boltzmann_assumption")
     parts = [
-        f"{text}: last three terms times "
-        f"{digits(float(results.values(f'ratio_last_{name}').mean()))}, log-likelihood "
-        f"{digits(float(results.values(f'gain_likelihood_{name}').mean()))}"
-        for name, text in (
-            ("first_three", "all three"),
-            ("vv", "cov(v, v)"),
-            ("hh", "cov(h, h)"),
-            ("vh", "cov(v, h)"),
-        )
+        f"{text}: last three terms times {digits(numbers.last_terms(penalty))}, log-likelihood "
+        f"{digits(numbers.nats_gained(penalty))}"
+        for penalty, text in numbers.PENALTIES.items()
     ]
     return (
-        f"After {results.records[0].settings['steps']} steps of descent on the squared norm of "
+        f"After {numbers.descent_steps()} steps of descent on the squared norm of "
         f"{'; '.join(parts)} nats."
     )
 
 
-# ---- the proxy
-
-
-def proxy(states: bool = False, frozen: bool = False) -> Results:
-    """Return the stored comparison of the paper's matrix with the true gradient."""
-    return stored("boltzmann_proxy").select(states=states, frozen=frozen)
+PAIRS = {
+    "covariance_to_gradient": (GREEN, "C itself, to the true gradient"),
+    "printed_to_gradient": (VERMILLION, "the paper's matrix, to the true gradient"),
+    "printed_to_covariance": (BLUE, "the paper's matrix, to C"),
+}
 
 
 def draw_proxy() -> Figure:
     """Cosines over the epochs of CD-1 training."""
     drawing, (panel,) = figure(4.6)
-    results = proxy()
-    for key, color, text in (
-        ("covariance_to_gradient", GREEN, "C itself, to the true gradient"),
-        ("printed_to_gradient", VERMILLION, "the paper's matrix, to the true gradient"),
-        ("printed_to_covariance", BLUE, "the paper's matrix, to C"),
-    ):
-        curves = results.values(key)
-        x = np.arange(1, curves.shape[1] + 1)
-        panel.fill_between(x, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
-        panel.plot(x, curves.mean(0), color=color, linewidth=2, label=text)
+    for pair, (color, text) in PAIRS.items():
+        band = numbers.proxy_band(pair)
+        _shade(panel, np.arange(1, len(band.middle) + 1), band, color, text)
     panel.axhline(0, color="0.6", linewidth=1)
     panel.set(ylim=(-1, 1.05))
     label(panel, "Cosine over training", "epoch of CD-1")
-    drawing.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        fontsize=FONT["legend"],
-        frameon=False,
-    )
+    _legend_below(drawing, panel)
     return drawing
 
 
 def describe_proxy() -> str:
     """Means over training."""
-    results = proxy()
-    keys = ("covariance_to_gradient", "printed_to_gradient", "printed_to_covariance")
-    a, b, c = (results.mean(f"mean_{key}") for key in keys)
+    a, b, c = (digits(numbers.proxy_cosine(pair).mean) for pair in PAIRS)
+    epochs = len(numbers.proxy_band("printed_to_gradient").middle)
     return (
-        f"Mean cosine over {results.records[0].settings['epochs']} epochs and "
-        f"{len(results)} starts: C to the true gradient of its "
-        f"squared norm {digits(a.mean)}; the paper's matrix to the true gradient "
-        f"{digits(b.mean)}, to C {digits(c.mean)}. "
+        f"Mean cosine over {epochs} epochs and {len(numbers.proxy_runs())} starts: C to the true "
+        f"gradient of its squared norm {a}; the paper's matrix to the true gradient {b}, to C {c}. "
         "Bands are ranges over the starts."
     )
 
 
-# ---- does it help?
+def draw_projections() -> Figure:
+    """Measured errors of random projections and their laws."""
+    drawing, (panel,) = figure(3.9)
+    for key, color, text in (
+        ("features", VERMILLION, "projected pixels, bias removed"),
+        ("sketch", BLUE, "mixed examples"),
+        ("norm", GREEN, "‖cov(v, h)‖² alone"),
+    ):
+        x = numbers.directions()
+        panel.loglog(x, numbers.projection_errors(key), "o", color=color, label=text)
+        if key != "features":
+            law = numbers.projection_errors(f"{key}_law")
+            panel.loglog(x, law, "-", color=color, linewidth=1.5)
+    panel.axhline(1, color="0.6", linewidth=1)
+    title, x = "Relative error; lines are the laws", "number of directions k"
+    label(panel, title, x, "", legend="upper right")
+    return drawing
 
 
-def gains(method: str) -> Interval:
-    """Return the interval of the test error of SGD minus that of the method, in percentage
-    points.
-    """
-    return interval(100 * stored("boltzmann_heldout").values(f"gain.{method}"))
+def describe_projections() -> str:
+    """Errors at the largest k."""
+    a, b, c = (digits(numbers.projection_errors(key)[-1]) for key in ("features", "sketch", "norm"))
+    return (
+        f"Root mean square relative error at k = {numbers.directions()[-1]}: covariance from "
+        f"projected pixels {a}, from mixed examples {b}, the squared norm of cov(v, h) {c}. "
+        "The pixels are 196."
+    )
 
 
 def draw_heldout() -> Figure:
     """Paired gains over SGD with 95 % intervals."""
     drawing, (panel,) = figure(3.4)
-    for row, method in enumerate(list(PENALTIES)[:0:-1]):
-        found = gains(method)
-        each = 100 * stored("boltzmann_heldout").values(f"gain.{method}")
+    shown = list(numbers.SEARCHED.items())[:0:-1]
+    for row, (method, _) in enumerate(shown):
+        found, each = numbers.gain(method), numbers.gains(method)
         panel.plot(each, np.full(len(each), row) + 0.18, ".", color="0.6", markersize=5)
         panel.plot([found.low, found.high], [row, row], color=BLUE, linewidth=3)
         panel.plot(found.mean, row, "o", color=BLUE)
     panel.axvline(0, color=BLACK, linewidth=1)
-    panel.set_yticks(range(len(PENALTIES) - 1), list(PENALTIES.values())[:0:-1])
+    panel.set_yticks(range(len(shown)), [name for _, name in shown])
     label(panel, "Points of test error gained over SGD", "percentage points")
     return drawing
 
@@ -673,101 +499,17 @@ def draw_heldout() -> Figure:
 def describe_heldout() -> str:
     """Gains with intervals."""
     parts = []
-    for method in list(PENALTIES)[1:]:
-        found = gains(method)
-        parts.append(
-            f"{PENALTIES[method]} {digits(found.mean)} ({digits(found.low)} to "
-            f"{digits(found.high)})"
-        )
-    n = len(stored("boltzmann_heldout"))
+    for method, name in list(numbers.SEARCHED.items())[1:]:
+        found = numbers.gain(method)
+        parts.append(f"{name} {digits(found.mean)} ({digits(found.low)} to {digits(found.high)})")
     return (
         "Percentage points of test error gained over the best SGD, mean and 95 % interval over "
-        f"{n} splits: {'; '.join(parts)}."
+        f"{numbers.splits()} splits: {'; '.join(parts)}."
     )
 
 
-# ---- whitening
-
-COSINES = {
-    "sgd": METHODS["sgd"],
-    "centred": METHODS["centred"],
-    "diagonal": METHODS["diagonal"],
-    "whitened": METHODS["whitened"],
-    "easi": METHODS["easi"],
-    "prong": METHODS["prong"],
-}
-
-
-def draw_cosines() -> Figure:
-    """Angles to the natural gradient along exact SGD."""
-    drawing, (panel,) = figure(4.6)
-    results = stored("boltzmann_geometry")
-    steps = np.array(results.records[0]["step"]) + 1
-    for name, (text, color) in COSINES.items():
-        curves = np.array([[row[name] for row in record["cosine"]] for record in results])
-        panel.fill_between(
-            steps, curves.min(0), curves.max(0), color=color, alpha=0.15, linewidth=0
-        )
-        panel.semilogx(
-            steps, curves.mean(0), "o-", color=color, linewidth=2, markersize=4, label=text
-        )
-    panel.set(ylim=(0, 1.02))
-    label(panel, "Cosine to the natural gradient", "1 + number of SGD steps")
-    drawing.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2,
-        fontsize=FONT["legend"],
-        frameon=False,
-    )
-    return drawing
-
-
-def describe_cosines() -> str:
-    """Mean cosines over the path, at the start and at the end."""
-    results = stored("boltzmann_geometry")
-    parts = [
-        f"{text} {digits(float(results.values(f'first_cosine.{name}').mean()))} then "
-        f"{digits(float(results.values(f'last_cosine.{name}').mean()))}"
-        for name, (text, _) in COSINES.items()
-    ]
-    return (
-        "Cosine (in the Fisher metric) to the natural gradient at the first and the last point "
-        f"of the path: {'; '.join(parts)}."
-    )
-
-
-def draw_projections() -> Figure:
-    """Measured errors of random projections and their laws."""
-    drawing, (panel,) = figure(3.9)
-    results = stored("boltzmann_projections")
-    ks = np.array(results.records[0]["ks"])
-    for key, color, text in (
-        ("features", VERMILLION, "projected pixels, bias removed"),
-        ("sketch", BLUE, "mixed examples"),
-        ("norm", GREEN, "‖cov(v, h)‖² alone"),
-    ):
-        panel.loglog(ks, results.values(key).mean(0), "o", color=color, label=text)
-        if key != "features":
-            panel.loglog(ks, results.values(f"{key}_law").mean(0), "-", color=color, linewidth=1.5)
-    panel.axhline(1, color="0.6", linewidth=1)
-    label(
-        panel,
-        "Relative error; lines are the laws",
-        "number of directions k",
-        "",
-        legend="upper right",
-    )
-    return drawing
-
-
-def describe_projections() -> str:
-    """Errors at the largest k."""
-    results = stored("boltzmann_projections")
-    k = results.records[0]["ks"][-1]
-    a, b, c = (float(results.values(key).mean(0)[-1]) for key in ("features", "sketch", "norm"))
-    return (
-        f"Root mean square relative error at k = {k}: covariance from projected pixels "
-        f"{digits(a)}, from mixed examples {digits(b)}, "
-        f"the squared norm of cov(v, h) {digits(c)}. The pixels are 196."
-    )
+TERMS = Drawing(draw_terms, describe_terms)
+ASSUMPTION = Drawing(draw_assumption, describe_assumption)
+PROXY = Drawing(draw_proxy, describe_proxy)
+PROJECTIONS = Drawing(draw_projections, describe_projections)
+HELDOUT = Drawing(draw_heldout, describe_heldout)

@@ -1,1 +1,0 @@
-"""The numbers, tables and claims of *Natural Boltzmann Machines*."""

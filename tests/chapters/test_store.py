@@ -220,6 +220,13 @@ def test_every_record_of_the_book_is_sealed():
             assert one.hash and not one.edited, str(one)
 
 
+def test_no_record_of_the_book_is_stale_or_dirty():
+    """Today's code made every record that has a fingerprint; else: natcompanion renew NAME."""
+    for name, preset in experiments.stored():
+        states = experiments.load(name, preset, allow_stale=True).states
+        assert not {"stale", "dirty"} & set(states), f"natcompanion renew {name}.{preset}"
+
+
 def test_complex_numbers_are_refused_with_their_place():
     with pytest.raises(ValueError, match=r"toy\.x\[0\]: expected numbers.*got complex"):
         encoding.plain({"x": torch.tensor([1 + 1j])}, "toy")

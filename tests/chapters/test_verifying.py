@@ -108,7 +108,7 @@ def test_a_constant_changed_by_one_percent_is_seen(capsys, results, monkeypatch)
 def test_a_changed_verdict_is_a_disagreement(results, monkeypatch):
     """The sign of the new value turns the verdict over, within the spread as it is."""
     claim = ledger.Claim(
-        id="toy-claim",
+        id="rfim-toy",
         paper="rfim",
         where="here",
         claim="x is positive",
@@ -135,10 +135,10 @@ def test_a_changed_verdict_is_a_disagreement(results, monkeypatch):
     flipped = -10 * abs(values).sum() * math.copysign(1, values.mean())
     new = replace(old, values={**old.values, "x": float(flipped)}, hash=None)
     changed, same = verifying.verdicts(old, new, results, copy)
-    assert len(changed) == 1 and "toy-claim: " in changed[0] and same == 0
+    assert len(changed) == 1 and "rfim-toy: " in changed[0] and same == 0
     assert verifying.verdicts(old, old, results, copy) == ((), 1)
     check = verifying.Check(old, new, (), changed)
-    assert not check.agrees and "MOVED toy-claim" in str(check)
+    assert not check.agrees and "MOVED rfim-toy" in str(check)
 
 
 def test_a_sample_covers_many_experiments_within_its_time():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from natcompanion.chapters import ledger, numbers
-from natcompanion.chapters.experiments import Result, _records
+from natcompanion.chapters.experiments import Result, store
 from natcompanion.chapters.experiments import _prong_fisher as fisher
 from natcompanion.chapters.numbers import prong
 from natcompanion.chapters.numbers.prong import words
@@ -26,7 +26,7 @@ class Book:
         """Store one record of ``experiment.preset``."""
         name, preset = where.split(".")
         record = Result(name, preset, seed, settings, values, "cpu", 1, 0.0, None, {})
-        _records.merge(record, self.folder)
+        store.merge(record, self.folder)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch
 from natcompanion import metrics, optim, reference
 from natcompanion.chapters import ledger, prose
 from natcompanion.chapters import numbers as all_numbers
-from natcompanion.chapters.experiments import _records as records
 from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
+from natcompanion.chapters.experiments import store as records
 from natcompanion.chapters.numbers import revisiting as numbers
 from natcompanion.chapters.numbers.revisiting import examples, solving, training
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian

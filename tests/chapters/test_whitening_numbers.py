@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from natcompanion.chapters import ledger, numbers
-from natcompanion.chapters.experiments import _records
 from natcompanion.chapters.experiments import _whitening as problems
+from natcompanion.chapters.experiments import store as records
 from natcompanion.chapters.numbers import whitening
 from natcompanion.chapters.numbers.whitening import _read
 
@@ -21,7 +21,7 @@ def store(tmp_path):
     def add(name, values, **settings):
         key = (name, str(settings))
         seed = seeds[key] = seeds.get(key, -1) + 1
-        record = _records.Result(
+        record = records.Result(
             experiment=f"whitening_{name}",
             preset="quick",
             seed=seed,
@@ -33,7 +33,7 @@ def store(tmp_path):
             commit=None,
             versions={},
         )
-        _records.merge(record, tmp_path)
+        records.merge(record, tmp_path)
 
     with numbers.results(tmp_path):
         yield add

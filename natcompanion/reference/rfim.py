@@ -167,7 +167,8 @@ def running_rfim(
     ν_f at w·x. Source: rfim Eq. 32.
     """
     mean = sum(nu(w @ x_i) * torch.outer(x_i, x_i) for x_i in x) / len(x)
-    return lam * G + (1 - lam) * (mean + eps * torch.eye(len(w), dtype=w.dtype))
+    I = torch.eye(len(w), dtype=w.dtype)
+    return lam * G + (1 - lam) * (mean + eps * I)
 
 
 def rngd(
@@ -190,17 +191,19 @@ def rngd(
     """
     E = lambda W, x, y: cost(forward(W, x, f)[1], y)
     G = [torch.eye(w.shape[1], dtype=w.dtype).repeat(len(w), 1, 1) for w in W]
-    G_inverse = list(G)
+    G_inverse = [G_k.clone() for G_k in G]
     for t, (x, y) in enumerate(batches, start=1):
         gradients = torch.func.grad(E)(W, x, y)
         for k, h in enumerate(forward(W, x, f)[0]):
             nu_k = nu if 0 < k < len(W) - 1 else torch.ones_like
-            neurons = zip(G[k], W[k], strict=True)
-            G[k] = torch.stack([running_rfim(G_l, w, h, nu_k, lam, eps) for G_l, w in neurons])
-        if t % T == 0:
-            G_inverse = [torch.linalg.inv(G_k) for G_k in G]
-        steps = [(H @ g[..., None])[..., 0] for H, g in zip(G_inverse, gradients, strict=True)]
-        W = [w - gamma * step for w, step in zip(W, steps, strict=True)]
+            for neuron, w in enumerate(W[k]):
+                G[k][neuron] = running_rfim(G[k][neuron], w, h, nu_k, lam, eps)
+            if t % T == 0:
+                G_inverse[k] = torch.linalg.inv(G[k])
+        W = [
+            w - gamma * torch.einsum("lij,lj->li", H, g)
+            for w, H, g in zip(W, G_inverse, gradients, strict=True)
+        ]
     return W
 
 

@@ -39,15 +39,18 @@ class Drawing:
 
     def explore(self, **options: Any) -> Any:
         """Return the figure whose sliders answer without a kernel."""
-        return explore(
-            self.draw, self.describe, start=self.start, labels=self.labels, **options, **self.grid
-        )
+        return explore(self.draw, self.describe, **options, **self._texts(self.grid), **self.grid)
 
     def live(self, **options: Any) -> Any:
         """Return the figure that a kernel draws at any value."""
-        start = {name: value for name, value in self.start.items() if name in self.ranges}
-        labels = {name: text for name, text in self.labels.items() if name in self.ranges}
-        return live(self.draw, self.describe, start=start, labels=labels, **options, **self.ranges)
+        return live(self.draw, self.describe, **options, **self._texts(self.ranges), **self.ranges)
+
+    def _texts(self, controls: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return start and labels of these controls."""
+        return {
+            key: {name: value for name, value in getattr(self, key).items() if name in controls}
+            for key in ("start", "labels")
+        }
 
     def picture(self, **point: Any) -> Picture:
         """Return the figure drawn once."""

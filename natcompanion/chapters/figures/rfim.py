@@ -46,8 +46,8 @@ PAIRS = list(numbers.PAIRS)
 
 
 def two_digits(value: float) -> str:
-    """Return a number to two significant digits."""
-    return digits(float(f"{value:.2g}"))
+    """Return a number to two significant digits, zeros kept."""
+    return f"{value:#.2g}".replace("e-0", "e-").rstrip(".")
 
 
 # ---- A single neuron
@@ -312,7 +312,7 @@ def describe_damping(eps: float, rate: float, pair: str) -> str:
     for name in ("NGD", "WhiteNGD"):
         epochs = numbers.natural_epochs(name, eps, rate, pair)
         words.append(f"more than {numbers.EPOCHS}" if epochs is None else str(epochs))
-    gap = digits(float(f"{numbers.curve_gap(eps, rate, pair):.1g}"))
+    gap = numbers.plain(float(f"{numbers.curve_gap(eps, rate, pair):.1g}"))
     return (
         f"With ε = {eps:g} and step size {rate:g} the loss curves differ by at most {gap}. NGD "
         f"reaches 0.001 above the minimum after {words[0]} epochs, WhiteNGD after {words[1]} "

@@ -1,4 +1,4 @@
-# Two commands: `make book` and `make test`. A machine needs Python 3.11 or newer, make, and Chromium for the tests.
+# Two commands: `make book` and `make test`. A machine needs Python 3.11 or newer and make; `make install` gets the rest.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -9,24 +9,39 @@ WORKERS ?= 2
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 VENDOR := book/_static/vendor/.complete
+BROWSER := $(VENV)/.browser
+# Run a stage, say how long it took, and pass its exit status on.
+stage = @start=$$(date +%s); ($(1)); status=$$?; \
+  echo "== $@: $$(($$(date +%s) - start)) s, exit status $$status"; exit $$status
 
 help: ## Show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: $(INSTALLED) $(VENDOR) ## Execute every chapter and write the pages to _build/html
-	$(PY) tools/build.py .
+	$(call stage,$(PY) tools/build.py .)
 
-test: ## Everything: library, chapters, ledgers, pages in a browser; a failure does not hide the next
-	@$(MAKE) --no-print-directory --keep-going test-unit test-notebooks test-pages
+install: $(INSTALLED) $(VENDOR) $(BROWSER) ## Everything that the other commands need: environment, JavaScript, Chromium
 
-test-unit: $(INSTALLED) ## The library alone (seconds)
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests --ignore=tests/book -q -n $(WORKERS)
+test: ## Everything: format, library, chapters, ledgers, pages in a browser; a failure does not hide the next
+	@$(MAKE) --no-print-directory --keep-going install check test-unit test-notebooks test-pages
+
+check: $(INSTALLED) ## Lint and format (seconds)
+	$(call stage,$(PY) -m ruff check -q . && $(PY) -m ruff format --check -q .)
+
+test-unit: $(INSTALLED) ## The library and the chapters' machinery, without the pages
+	$(call stage,OMP_NUM_THREADS=1 $(PY) -m pytest tests --ignore=tests/book -q -n $(WORKERS))
 
 test-notebooks: $(INSTALLED) ## Every chapter run again and compared with its stored outputs
-	$(PY) -m pytest --nbval book/ -q -n $(WORKERS) --dist loadfile
+	$(call stage,$(PY) -m pytest --nbval book/ -q -n $(WORKERS) --dist loadfile)
 
-test-pages: book ## Ledgers, the build, and the rendered pages in Chromium without a network
-	$(PY) -m pytest tests/book -q -n $(WORKERS) --dist loadfile
+test-pages: book $(BROWSER) ## Ledgers, the build, and the rendered pages in Chromium without a network
+	$(call stage,$(PY) -m pytest tests/book -q -n $(WORKERS) --dist loadfile)
+
+test-anywhere: $(INSTALLED) ## Unit tests and notebooks with the instructions of other processors
+	$(call stage,$(PY) tools/anywhere.py)
+
+nightly: $(INSTALLED) ## What is slow: every instruction set, and comparisons near their bounds (hours)
+	$(call stage,$(PY) tools/anywhere.py --all && $(PY) tools/margins.py)
 
 serve: ## Show the built pages on a local port (PORT=8000)
 	@test -f _build/html/index.html || { echo "no pages yet: run 'make book' first"; exit 1; }
@@ -48,7 +63,10 @@ $(INSTALLED): requirements.txt pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt -e ".[book]"
 	touch $@
 
+$(BROWSER): tools/browser.py $(INSTALLED)
+	@$(PY) tools/browser.py && touch $@
+
 $(VENDOR): package.json package-lock.json tools/vendor.py $(INSTALLED)
 	$(PY) tools/vendor.py
 
-.PHONY: help book test test-unit test-notebooks test-pages serve notebooks lab clean
+.PHONY: help install book test check test-unit test-notebooks test-pages test-anywhere nightly serve notebooks lab clean

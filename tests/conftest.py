@@ -3,6 +3,7 @@
 import errno
 import ipaddress
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,9 @@ def cases():
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Run each test on one thread, so that parallel workers do not fight for cores."""
-    torch.set_num_threads(1)
+def threads():
+    """Run each test on one thread, or as many as the environment says: workers share the cores."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 # ---- Every test runs as on a new machine without a network, and so do the programs it starts

@@ -2,23 +2,21 @@
 _build/html/book/whitening.html``.
 """
 
-import shutil
 import sys
 from pathlib import Path
 
+from browser import program
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "book" / "_static" / "chapter.png"
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def main(page_of_book: str) -> None:
     """Open a built page at its first interactive figure and store what a reader sees."""
-    program = next(path for name in PROGRAMS if (path := shutil.which(name)))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+            executable_path=program(), args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page(viewport={"width": 1100, "height": 800})
         page.goto(Path(page_of_book).resolve().as_uri())

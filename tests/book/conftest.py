@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = Path(__file__).parent / "mini"
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -98,12 +98,12 @@ def site() -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Start Chromium once. There is no skip: pages that nobody opened are not tested."""
-    program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+    spec = spec_from_file_location("browser_tool", ROOT / "tools" / "browser.py")
+    tool = module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    program = tool.program()
     if program is None:
-        pytest.fail(
-            f"no browser: none of {', '.join(PROGRAMS)} is on PATH; on Debian: apt-get "
-            "install chromium"
-        )
+        pytest.fail("no browser: type make install, which finds Chromium, gets it or says how")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield chromium

@@ -25,8 +25,9 @@ install: $(INSTALLED) $(VENDOR) $(BROWSER) ## Everything that the other commands
 test: ## Everything: format, library, chapters, ledgers, pages in a browser; a failure does not hide the next
 	@$(MAKE) --no-print-directory --keep-going install check test-unit test-notebooks test-pages
 
-check: $(INSTALLED) ## Lint and format (seconds)
-	$(call stage,$(PY) -m ruff check -q . && $(PY) -m ruff format --check -q .)
+check: $(INSTALLED) ## Lint, format and whatever else takes seconds
+	$(call stage,$(PY) -m ruff check -q . \
+	  && $(PY) -m ruff format --check -q .)
 
 test-unit: $(INSTALLED) ## The library and the chapters' machinery, without the pages
 	$(call stage,OMP_NUM_THREADS=1 $(PY) -m pytest tests --ignore=tests/book -q -n $(WORKERS))
@@ -40,8 +41,11 @@ test-pages: book $(BROWSER) ## Ledgers, the build, and the rendered pages in Chr
 test-anywhere: $(INSTALLED) ## Unit tests and notebooks with the instructions of other processors
 	$(call stage,$(PY) tools/anywhere.py)
 
-nightly: $(INSTALLED) ## What is slow: every instruction set, and comparisons near their bounds (hours)
-	$(call stage,$(PY) tools/anywhere.py --all && $(PY) tools/margins.py)
+nightly: $(INSTALLED) ## What is slow: marked tests, every instruction set, comparisons near their bounds (hours)
+	$(call stage,status=0; \
+	  $(PY) -m pytest tests -q -m nightly || status=1; \
+	  $(PY) tools/anywhere.py --all || status=1; \
+	  $(PY) tools/margins.py || status=1; exit $$status)
 
 serve: ## Show the built pages on a local port (PORT=8000)
 	@test -f _build/html/index.html || { echo "no pages yet: run 'make book' first"; exit 1; }

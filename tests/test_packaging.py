@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -21,23 +22,127 @@ def pins(path: Path) -> dict[str, str]:
     return dict(line.split("==") for line in named)
 
 
-def run_time_needs() -> set[str]:
-    """Return the names of the packages that the library needs."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {re.match(r"[\w.-]+", need).group() for need in project["dependencies"]}
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def names(needs: list[str]) -> set[str]:
+    """Return the names of packages that a list of requirements asks for."""
+    return {re.match(r"[\w.-]+", need).group() for need in needs}
+
+
+def extra() -> set[str]:
+    """Return the names of the packages of the extra ``book``, which holds that of ``data``."""
+    extras = project()["optional-dependencies"]
+    assert "natcompanion[data]" in extras["book"]
+    return (names(extras["book"]) | names(extras["data"])) - {"natcompanion"}
+
+
+def test_the_library_needs_three_packages_and_the_book_more():
+    assert names(project()["dependencies"]) == {"torch", "numpy", "scipy"}
+    assert {"matplotlib", "ipywidgets", "pooch", "mlxtend"} <= extra()
+    assert not extra() & {"torch", "numpy", "scipy"}
 
 
 def test_binder_has_the_same_versions_with_torch_for_the_cpu():
     everything, binder = pins(ROOT / "requirements.txt"), pins(ROOT / "binder" / "requirements.txt")
     assert binder.pop("torch") == everything["torch"] + "+cpu"
     assert binder.items() <= everything.items()
-    assert run_time_needs() | {"jupyterlab", "ipykernel", "pytest", "nbval"} <= binder.keys() | {
-        "torch"
-    }
+    came_along = {"ipython"}  # with ipykernel, which is pinned
+    needed = names(project()["dependencies"]) | extra() | {"jupyterlab", "ipykernel", "pytest"}
+    assert needed - came_along <= binder.keys() | {"torch"}
 
 
-def test_every_need_of_the_library_is_pinned():
-    assert run_time_needs() <= pins(ROOT / "requirements.txt").keys()
+def test_every_need_is_pinned():
+    pinned = pins(ROOT / "requirements.txt").keys()
+    assert names(project()["dependencies"]) | extra() - {"ipython"} <= pinned
+
+
+BARE = """
+import importlib, importlib.metadata, pkgutil, re, sys
+
+def closure(names):
+    seen, todo = set(), list(names)
+    while todo:
+        name = todo.pop().lower().replace("_", "-")
+        if name not in seen:
+            seen.add(name)
+            try:
+                needs = importlib.metadata.requires(name) or []
+            except importlib.metadata.PackageNotFoundError:
+                continue  # not for this machine
+            todo += [re.match(r"[\\w.-]+", need).group() for need in needs if "extra" not in need]
+    return seen
+
+allowed = closure(sys.argv[1].split(",")) | {"natcompanion"}
+owners = importlib.metadata.packages_distributions()
+hidden = {
+    name for name, packages in owners.items()
+    if not {package.lower().replace("_", "-") for package in packages} & allowed
+}
+
+class Bare:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in hidden:
+            return self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Bare, sys.meta_path)
+"""
+"""A Python that sees the packages named by its argument, what they need, and this library."""
+
+LIBRARY = """
+import torch
+import natcompanion
+from natcompanion.likelihoods import Categorical
+from natcompanion.optim import PRONG, NaturalGradient
+
+EXTRA = ("natcompanion.chapters", "natcompanion.data", "natcompanion.recipes")
+modules = [m.name for m in pkgutil.walk_packages(natcompanion.__path__, "natcompanion.")
+           if not m.name.startswith(EXTRA)]
+for module in modules:
+    importlib.import_module(module)
+x, t = torch.randn(40, 5), torch.randint(3, (40,))
+model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+before = [p.detach().clone() for p in model.parameters()]
+optimizer = PRONG(model, 0.1, sample=x)
+torch.nn.functional.cross_entropy(model(x), t).backward()
+optimizer.step()
+assert not all(map(torch.equal, before, model.parameters()))
+print(len(modules))
+"""
+
+COMMAND = """
+from natcompanion.cli import main
+sys.exit(main(["list"]))
+"""
+
+
+def bare(program: str, *allowed: str) -> subprocess.CompletedProcess:
+    """Run a program as after ``pip install .`` into a clean environment."""
+    command = [sys.executable, "-c", BARE + program, ",".join(allowed)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_library_imports_and_trains_with_its_three_packages_alone():
+    done = bare(LIBRARY, *sorted(names(project()["dependencies"])))
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
+
+
+def test_without_one_of_them_it_does_not():
+    """The negative control: the import hook hides what it should."""
+    done = bare(LIBRARY, "torch", "numpy")
+    assert done.returncode == 1 and "No module named 'scipy'" in done.stderr
+
+
+def test_the_command_says_in_one_line_what_is_missing():
+    done = bare(COMMAND, "torch", "numpy", "scipy")
+    assert done.returncode == 2 and not done.stdout
+    assert len(done.stderr.splitlines()) == 1
+    assert "pip install 'natcompanion[book]'" in done.stderr
 
 
 def test_binder_installs_the_package_and_uses_one_thread():

@@ -64,7 +64,7 @@ def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNod
     for output in outputs:
         if "data" in output:
             output.data.pop(VIEW, None)
-            output.metadata = _width(output.metadata)
+            output.metadata = _metadata(output.metadata)
             if not output.data:
                 continue
         if output.output_type == "execute_result":
@@ -81,10 +81,17 @@ def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNod
     return kept
 
 
-def _width(metadata: NotebookNode) -> NotebookNode:
-    """Return the metadata of an output without anything but the width of its picture."""
-    width = metadata.get("image/png", {}).get("width")
-    return NotebookNode({"image/png": {"width": width}} if width else {})
+def _metadata(metadata: NotebookNode) -> NotebookNode:
+    """Return the metadata of an output with nothing but the width of its picture and the full
+    values of its numbers.
+    """
+    kept = {"image/png": ("width",), "natcompanion": ("values",)}
+    found = {
+        owner: {key: metadata[owner][key] for key in keys if key in metadata[owner]}
+        for owner, keys in kept.items()
+        if owner in metadata
+    }
+    return NotebookNode({owner: values for owner, values in found.items() if values})
 
 
 def dumps(notebook: NotebookNode) -> str:

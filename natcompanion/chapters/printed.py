@@ -1,15 +1,15 @@
 """Numbers in printed text: where they stand, how exact they are, and the full values beside them.
 
-A table, a picture or an interactive figure shows three digits. Under ``VALUES`` its output also
-holds the full value of each number of its text, which the comparison of notebooks reads: one entry
-for each number in the order of the text, None where it is not known. No viewer shows this type.
+A table, a picture or an interactive figure shows three digits. The metadata of its output also hold
+the full value of each number of its text, which the comparison of notebooks reads: one entry for
+each number in the order of the text, - where it is not known. (Metadata, since myst-nb warns of
+a kind of output that it does not know, which ends the build.)
 """
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-VALUES = "application/vnd.natcompanion.values+json"
 STORED_DIGITS = 9  # of a full value: enough for the comparison, and the same on most processors
 
 NUMBER = re.compile(
@@ -92,10 +92,20 @@ def full_values(text: str, recorded: Iterable[tuple[str, float]]) -> list[float 
     return values
 
 
-def bundle(text: str, recorded: Iterable[tuple[str, float]]) -> dict[str, object]:
-    """Return the part of an output that a text makes: itself, and its full values if there are
-    any.
+def metadata(text: str, recorded: Iterable[tuple[str, float]]) -> dict[str, Any]:
+    """Return the metadata of an output that shows a text: its full values, if there are any.
+
+    Examples
+    --------
+    >>> metadata("0.333 after 10 steps", [("0.333", 1 / 3)])
+    {'natcompanion': {'values': '0.333333333 -'}}
     """
     values = full_values(text, recorded)
-    beside = {VALUES: values} if any(value is not None for value in values) else {}
-    return {"text/plain": text, **beside}
+    line = " ".join("-" if value is None else f"{value:.{STORED_DIGITS}g}" for value in values)
+    return {"natcompanion": {"values": line}} if line.strip("- ") else {}
+
+
+def values_in(metadata: Mapping[str, Any]) -> list[float | None]:
+    """Return the full values in the metadata of an output, none if it holds none."""
+    line = metadata.get("natcompanion", {}).get("values", "")
+    return [None if value == "-" else float(value) for value in line.split()]

@@ -23,7 +23,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from natcompanion.chapters.printed import VALUES, Printed, full_values, numbers_of, wording
+from natcompanion.chapters.printed import Printed, full_values, numbers_of, values_in, wording
 
 EXACT = 1e-6
 WIDEST = 0.2
@@ -56,26 +56,25 @@ def compare(
     stored: Sequence[Output], fresh: Sequence[Output], spread: float | None = None
 ) -> Iterator[str]:
     """Yield a line for each difference between the stored outputs of a cell and fresh ones."""
-    for one, other in zip_longest(map(_parts, stored), map(_parts, fresh)):
-        if one is None or other is None:
-            what, parts = ("added", other) if one is None else ("missing", one)
+    for before, now in zip_longest(stored, fresh):
+        one, other = _parts(before or {}), _parts(now or {})
+        if not (one and other):
+            what, parts = ("missing", one) if one else ("added", other)
             yield f"an output is {what}: {_short(next(iter(parts.values()), ''))}"
         elif one.keys() != other.keys():
             yield f"an output is of another kind: stored {_kinds(one)}, now {_kinds(other)}"
         else:
-            yield from _compare_parts(one, other, spread)
+            beside = [_recorded(one, before), _recorded(other, now)]
+            yield from _compare_parts(one, other, beside, spread)
 
 
 def _parts(output: Output) -> dict[str, Any]:
     """Return what an output shows, by kind."""
-    data = output.get("data")
-    if data is None:
-        kind = output.get("name") or output["output_type"]
+    if "text" in output or "ename" in output:
         text = output.get("text", f"{output.get('ename')}: {output.get('evalue')}")
-        return {kind: "".join(text)}
-    texts = {kind: data[kind] for kind in data if kind not in (VIEW, VALUES)}
-    joined = {kind: "".join(x) if isinstance(x, list) else x for kind, x in texts.items()}
-    return {**joined, **{kind: data[kind] for kind in data if kind == VALUES}}
+        return {output.get("name") or output["output_type"]: "".join(text)}
+    shown = {kind: value for kind, value in output.get("data", {}).items() if kind != VIEW}
+    return {kind: "".join(x) if isinstance(x, list) else x for kind, x in shown.items()}
 
 
 def _kinds(parts: Mapping[str, Any]) -> str:
@@ -88,12 +87,14 @@ def _short(text: object, most: int = 60) -> str:
 
 
 def _compare_parts(
-    stored: Mapping[str, Any], fresh: Mapping[str, Any], spread: float | None
+    stored: Mapping[str, Any], fresh: Mapping[str, Any], beside: Sequence, spread: float | None
 ) -> Iterator[str]:
     """Yield the differences of one output; of its forms, the first that differs is enough."""
-    beside = [_recorded(parts) for parts in (stored, fresh)]
+    if bool(beside[0]) != bool(beside[1]):
+        where = "fresh output only: run 'make notebooks'" if beside[1] else "stored output only"
+        yield f"{_name(stored)}: full values are beside the numbers of the {where}"
     code = "text/markdown" in stored  # displayed source
-    for kind in sorted(stored.keys() - {VALUES, *PICTURES}, key="text/plain".__ne__):
+    for kind in sorted(stored.keys() - set(PICTURES), key="text/plain".__ne__):
         one, other = stored[kind], fresh[kind]
         where = f"{_name(stored)} {_short(stored.get('text/plain', one))}"
         if code or not isinstance(one, str) or not isinstance(other, str):
@@ -112,10 +113,10 @@ def _name(parts: Mapping[str, Any]) -> str:
     return "table" if "text/html" in parts else next(iter(parts.keys() - {"text/plain"}), "text")
 
 
-def _recorded(parts: Mapping[str, Any]) -> list[tuple[str, float]]:
+def _recorded(parts: Mapping[str, Any], output: Output) -> list[tuple[str, float]]:
     """Return the numbers of an output that have full values: their text and their value."""
     numbers = numbers_of(parts.get("text/plain", ""))
-    pairs = zip(numbers, parts.get(VALUES, []), strict=False)
+    pairs = zip(numbers, values_in(output.get("metadata", {})), strict=False)
     return [(number.text, value) for number, value in pairs if value is not None]
 
 

@@ -65,8 +65,9 @@ class Picture:
         self.width = round(96 * figure.get_size_inches()[0])
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict, dict]:
-        shown = {"image/png": self.png, **printed.bundle(self.text, self.recorded)}
-        return shown, {"image/png": {"width": self.width}}
+        values = printed.metadata(self.text, self.recorded)
+        shown = {"image/png": self.png, "text/plain": self.text}
+        return shown, {"image/png": {"width": self.width}, **values}
 
 
 class Table:
@@ -103,7 +104,7 @@ class Table:
         ]
         return "\n".join([*([self.caption] if self.caption else []), *text])
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict, dict]:
         head = "".join(
             f'<th scope="col" style="padding-left:{"1em" if i else 0}">{html.escape(cell)}</th>'
             for i, cell in enumerate(self.columns)
@@ -121,7 +122,8 @@ class Table:
             f'class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         )
         page = f'<div style="overflow-x:auto">{table}</div>'
-        return {"text/html": page, **printed.bundle(str(self), self.recorded)}
+        shown = {"text/plain": str(self), "text/html": page}
+        return shown, printed.metadata(str(self), self.recorded)
 
 
 class Source:

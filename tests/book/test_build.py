@@ -71,6 +71,13 @@ def test_buttons_appear_with_the_address_of_the_repository_only(mini_site, mini_
         assert word not in plain.split('class="article-header-buttons"')[1].split("</div>")[0]
 
 
+def test_the_page_shows_the_widget_and_not_the_picture_beside_it(mini_site):
+    page = (mini_site / "book" / "chapter.html").read_text()
+    assert page.count('<script type="application/vnd.jupyter.widget-view+json">') == 1
+    assert page.count('src="../_images/') == 1, "the picture of the last cell"
+    assert "vnd.natcompanion" not in page
+
+
 def test_a_wrong_address_is_refused(mini_book, build_book):
     done = build_book(mini_book, NATCOMPANION_REPOSITORY="someone/some-book")
     assert done.returncode != 0 and "expected https://host/owner/name" in done.stdout + done.stderr

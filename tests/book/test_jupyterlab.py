@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Browser, Page, expect
+
+STORED = Path(__file__).parent / "mini" / "book" / "chapter.ipynb"
 
 pytestmark = pytest.mark.browser
 expect.set_options(timeout=20_000)
@@ -68,6 +71,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "language": "python",
     }
     nbformat.write(notebook, root / "work" / "figures.ipynb")
+    shutil.copy(STORED, root / "work" / "stored.ipynb")
     (root / "settings" / "overrides.json").write_text(SETTINGS)
     folders = {name: str(root / name) for name in ("config", "data", "runtime")}
     environment = os.environ | {
@@ -197,6 +201,17 @@ def test_an_error_is_shown_and_does_not_stick(page):
     move(page, 7, 8)
     run.press("Enter")
     expect(box.locator("img")).to_have_attribute("alt", "After 8 steps the sum is 0.8.")
+
+
+def test_a_stored_notebook_shows_its_pictures_before_anything_runs(lab, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 1400})
+    page.goto(lab.replace("figures.ipynb", "stored.ipynb"))
+    images = page.locator(".jp-RenderedImage img")
+    expect(images).to_have_count(2)
+    assert all(image.evaluate("i => i.complete && i.naturalWidth > 200") for image in images.all())
+    expect(page.locator(".jp-OutputArea-output")).to_have_count(3)
+    expect(page.get_by_text("[power = 1")).to_have_count(0)
+    page.close()
 
 
 def test_nothing_went_to_stderr_or_left_the_machine(page):

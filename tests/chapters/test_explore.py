@@ -99,7 +99,7 @@ def test_any_start_point(grid):
         assert slider.index == len(slider.options) - 1 == node.selected_index
         node = node.children[node.selected_index]
     assert describe(**start) in texts(node.value)
-    assert describe(**start) in box._repr_mimebundle_()["text/plain"]
+    assert describe(**start) in box._repr_mimebundle_()[0]["text/plain"]
 
 
 def test_a_start_that_differs_by_rounding_is_found():
@@ -111,7 +111,7 @@ def test_a_start_that_differs_by_rounding_is_found():
 
 def test_the_output_has_a_view_and_a_plain_text_without_identifiers():
     first, second = (
-        explore(draw, lambda eps: "KL is 3.61.", eps=[0.5, 1.0])._repr_mimebundle_()
+        explore(draw, lambda eps: "KL is 3.61.", eps=[0.5, 1.0])._repr_mimebundle_()[0]
         for _ in range(2)
     )
     assert first["text/plain"] == second["text/plain"] == "[eps = 0.5] KL is 3.61."
@@ -366,7 +366,7 @@ def test_live_controls_and_values():
         {"lr": 0.6, "eps": 1e-4, "T": 3, "n": 100, "kind": "zca", "digits": "three versus five"}
     )
     assert type(box.point["n"]) is int and type(box.point["T"]) is int
-    assert box._repr_mimebundle_()["text/plain"].startswith(
+    assert box._repr_mimebundle_()[0]["text/plain"].startswith(
         "[lr = 0.6, eps = 0.0001, T = 3, n = 100, kind = zca"
     )
     assert "nc-live" in box._dom_classes

@@ -5,7 +5,7 @@ pass.
 import pytest
 
 from natcompanion.chapters.explore import explore
-from natcompanion.chapters.printed import VALUES, full_values
+from natcompanion.chapters.printed import full_values, values_in
 from natcompanion.chapters.regression import EXACT, KERNEL_OPTIONS, compare, profile, spread_of
 from natcompanion.chapters.show import Picture, Table, digits
 from natcompanion.chapters.statistics import Interval, recording, significant
@@ -18,8 +18,8 @@ def said(text: str, name: str = "stdout") -> dict:
 
 def shown(*rows: tuple, caption: str = "Losses.") -> dict:
     """Return the output of a table of these rows."""
-    data = Table(["method", "loss"], rows, caption)._repr_mimebundle_()
-    return {"output_type": "execute_result", "data": data}
+    data, metadata = Table(["method", "loss"], rows, caption)._repr_mimebundle_()
+    return {"output_type": "execute_result", "data": data, "metadata": metadata}
 
 
 def moved(stored: str, fresh: str, spread: float | None = None) -> list[str]:
@@ -93,7 +93,7 @@ def test_full_values_decide_where_they_are_known():
     stored = shown(("SGD", 0.0719996), ("PRONG", Interval(1 / 3, 0.3, 0.4, 5)))
     near = shown(("SGD", 0.0719996 * (1 + 0.9 * EXACT)), ("PRONG", Interval(1 / 3, 0.3, 0.4, 5)))
     far = shown(("SGD", 0.0719996 * (1 + 2 * EXACT)), ("PRONG", Interval(1 / 3, 0.3, 0.4, 5)))
-    assert stored["data"][VALUES] == [0.0719996, 0.333333333, 0.3, 0.4]
+    assert values_in(stored["metadata"]) == [0.0719996, 0.333333333, 0.3, 0.4]
     assert list(compare([stored], [near])) == []
     assert len(list(compare([stored], [far]))) == 1
 
@@ -179,14 +179,19 @@ def describe(scale: float) -> str:
 
 
 def test_pictures_and_interactive_figures_hold_their_values():
-    picture, _ = Picture(draw, describe, scale=1.0)._repr_mimebundle_()
-    assert picture[VALUES] == [0.333333333, 0.142857143]
-    box, metadata = explore(
-        draw, describe, start={"scale": 2.0}, scale=[1.0, 2.0]
-    )._repr_mimebundle_()
+    _, metadata = Picture(draw, describe, scale=1.0)._repr_mimebundle_()
+    assert values_in(metadata) == [0.333333333, 0.142857143]
+    figure = explore(draw, describe, start={"scale": 2.0}, scale=[1.0, 2.0])
+    box, metadata = figure._repr_mimebundle_()
     assert box["text/plain"].startswith("[scale = 2] A third of the end is 0.667")
-    assert box[VALUES] == [None, 0.666666667, 0.285714286]
+    assert values_in(metadata) == [None, 0.666666667, 0.285714286]
     assert box["image/png"].startswith(b"\x89PNG") and metadata["image/png"]["width"] == 288
+
+
+def test_values_must_stand_on_both_sides():
+    stored = {**shown(("SGD", 0.5)), "metadata": {}}
+    assert "fresh output only" in next(compare([stored], [shown(("SGD", 0.5))]))
+    assert "stored output only" in next(compare([shown(("SGD", 0.5))], [stored]))
 
 
 def test_values_go_to_the_numbers_that_print_so():

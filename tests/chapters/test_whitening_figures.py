@@ -83,7 +83,7 @@ def test_table_has_a_text_form_and_an_html_form():
         "a < b    0.123",
         "missing  –",
     ]
-    page = table._repr_mimebundle_()["text/html"]
+    page = table._repr_mimebundle_()[0]["text/html"]
     assert (
         "<caption>Two rows.</caption>" in page
         and '<th scope="row">a &lt; b</th>' in page

@@ -60,9 +60,10 @@ class Described(VBox):
         self.text, self.frame = f"[{name_point(point)}] {frame.text}", frame
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict, dict]:
-        shown = {**super()._repr_mimebundle_(**kwargs), "image/png": png(self.frame.uri)}
-        described = printed.bundle(self.text, self.frame.recorded)
-        return {**shown, **described}, {"image/png": {"width": self.frame.width}}
+        shown = {"image/png": png(self.frame.uri), "text/plain": self.text}
+        values = printed.metadata(self.text, self.frame.recorded)
+        metadata = {"image/png": {"width": self.frame.width}, **values}
+        return {**super()._repr_mimebundle_(**kwargs), **shown}, metadata
 
 
 def name_value(value: Any) -> str:

@@ -87,7 +87,7 @@ def conditioning_table() -> Table:
         [
             text,
             median(results.values(f"before.{name}")),
-            str(reduction(name)),
+            reduction(name),
             reduction(name, eps=0.1).mean,
         ]
         for name, text in fisher.DEFINITIONS.items()

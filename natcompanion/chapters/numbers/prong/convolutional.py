@@ -66,7 +66,7 @@ def classification_table() -> Table:
             f"{record['best']['rate']:g}",
             f"{record['best']['second']:g}" if record["best"]["second"] else None,
             final_loss(method),
-            str(test_error(method)),
+            test_error(method),
             f"{PAPER[method]:g}" if method in PAPER else None,
         ]
         for method in convolutional_methods()

@@ -80,7 +80,7 @@ def period_table() -> Table:
     """Return the final error for every T from both starts."""
     return Table(
         ["T", *(f"{start} start" for start in STARTS)],
-        [[T, *(str(period_error(T, start)) for start in STARTS)] for T in PERIODS],
+        [[T, *(period_error(T, start) for start in STARTS)] for T in PERIODS],
         f"Training error after {period_updates()} updates, mean and 95 % interval of "
         f"{period_error('100', 'whitened').n} runs.",
     )

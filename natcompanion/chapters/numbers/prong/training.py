@@ -146,7 +146,7 @@ def autoencoder_table() -> Table:
             f"{record['best']['rate']:g}",
             f"{record['best']['momentum']:g}",
             f"{record['best']['second']:g}" if record["best"]["second"] else None,
-            str(final_error(method, start)),
+            final_error(method, start),
             interval(last(record["test"])).mean,
             interval(last(record["seconds"])).mean,
         ]
@@ -177,8 +177,8 @@ def saving_table() -> Table:
         [
             METHODS[method],
             METHODS[rival],
-            str(saving(method, rival)),
-            str(saving(method, rival, "seconds")),
+            saving(method, rival),
+            saving(method, rival, "seconds"),
         ]
         for method, rival in PAIRS
     ]

@@ -65,7 +65,7 @@ def twofold_table() -> Table:
             METHODS[method],
             best_searched(method),
             f"{_record(method)['rate']:g}",
-            str(searched_again(method)),
+            searched_again(method),
             useless_share(method),
         ]
         for method in COMPARED

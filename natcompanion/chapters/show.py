@@ -127,11 +127,11 @@ class Table:
 
 
 class Source:
-    """The source of a function, as Python to read; of a long docstring the summary only.
+    """The source of functions, as Python to read; of a long docstring the summary only.
 
     Parameters
     ----------
-    function : callable or class
+    *functions : callable or class
         Written in Python.
 
     Examples
@@ -140,9 +140,9 @@ class Source:
         return [values[name] for name in names]
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        text = textwrap.dedent(inspect.getsource(function))
-        self.text = _shortened(text).rstrip()
+    def __init__(self, *functions: Callable[..., Any]) -> None:
+        texts = [textwrap.dedent(inspect.getsource(function)) for function in functions]
+        self.text = "\n\n\n".join(_shortened(text).rstrip() for text in texts)
 
     def __str__(self) -> str:
         return self.text

@@ -40,6 +40,7 @@ def test_source_is_python_on_the_page_and_text_elsewhere():
     bundle = Source(bare)._repr_mimebundle_()
     assert bundle["text/markdown"] == f"```python\n{bundle['text/plain']}\n```"
     assert bundle["text/plain"] == str(Source(bare))
+    assert str(Source(bare, short)) == f"{Source(bare)}\n\n\n{Source(short)}"
 
 
 def test_values_come_from_the_modules_of_a_paper_only(monkeypatch):

@@ -1,0 +1,205 @@
+"""The numbers of Foundations, against sums over both labels and plain loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from natcompanion.chapters.figures import foundations as figures
+from natcompanion.chapters.numbers import foundations as numbers
+
+X = np.linspace(-1.5, 2.5, 40)
+
+
+def probability(v, w):
+    """Return the probability of the label 1 at every input."""
+    return 1 / (1 + np.exp(-w * np.tanh(v * X)))
+
+
+def kl(one, other):
+    """Return the mean divergence of two models (v, w), summed over both labels."""
+    p, q = probability(*one), probability(*other)
+    return float(np.mean(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))))
+
+
+def jacobian(v, w):
+    """Return the derivative of r = w tanh(v x) by v and w at every input."""
+    t = np.tanh(v * X)
+    return np.stack([w * X * (1 - t**2), t], 1)
+
+
+def fisher(v, w):
+    """Return the Fisher matrix by its formula."""
+    y, J = probability(v, w), jacobian(v, w)
+    return (J.T * (y * (1 - y))) @ J / len(X)
+
+
+HERE = (0.7, 2.0)
+TARGETS = numbers.make_targets(
+    "drawn from a teacher", numbers.tiny(*HERE), numbers.inputs()
+).numpy()[:, 0]
+GRADIENT = (probability(*HERE) - TARGETS) @ jacobian(*HERE) / len(X)
+
+
+def test_the_model_and_its_inputs():
+    r = numbers.tiny(0.7, 2.0)(numbers.inputs()).detach().numpy()[:, 0]
+    assert r == pytest.approx(2 * np.tanh(0.7 * X))
+    assert numbers.exact().numpy() == pytest.approx(fisher(*HERE))
+
+
+def test_targets_of_three_kinds():
+    model, x = numbers.tiny(*HERE), numbers.inputs().repeat(500, 1)
+    likelier = numbers.make_targets("the likelier class", model, numbers.inputs())[:, 0]
+    assert (likelier.numpy() == (probability(*HERE) > 0.5)).all()
+    for kind, at in (("drawn from the model", HERE), ("drawn from a teacher", (1.5, 3.0))):
+        share = numbers.make_targets(kind, model, x).reshape(500, 40).mean(0).numpy()
+        assert share == pytest.approx(probability(*at), abs=0.1)
+
+
+@pytest.mark.parametrize("length", [0.3, 0.01])
+def test_divergence_and_its_quadratic_model(length):
+    delta = length * np.array([0.6, 0.8])
+    there = (HERE[0] + delta[0], HERE[1] + delta[1])
+    assert numbers.step(length).numpy() == pytest.approx(delta)
+    assert numbers.divergence(numbers.step(length)) == pytest.approx(
+        (kl(HERE, there), kl(there, HERE))
+    )
+    assert numbers.quadratic_ratio(length) == pytest.approx(
+        delta @ fisher(*HERE) @ delta / 2 / kl(HERE, there)
+    )
+    assert numbers.swap(length) == pytest.approx(100 * (1 - kl(there, HERE) / kl(HERE, there)))
+
+
+def test_the_table_of_the_divergence_shows_what_it_is_given():
+    table = numbers.divergence_table(lambda delta: (delta.norm(), delta[0], 3, 4))
+    assert [row[:3] for row in table.rows] == [
+        ["0.3", "0.300", "0.180"],
+        ["0.1", "0.100", "0.0600"],
+        ["0.03", "0.0300", "0.0180"],
+        ["0.01", "0.0100", "0.00600"],
+    ]
+
+
+def test_the_natural_gradient_points_where_the_loss_falls_most():
+    gradient, natural = numbers.gradients()
+    assert gradient.numpy() == pytest.approx(GRADIENT)
+    assert natural.numpy() == pytest.approx(np.linalg.solve(fisher(*HERE), GRADIENT))
+    degrees = [math.degrees(math.atan2(-v[1], -v[0])) % 360 for v in (natural, gradient)]
+    assert [numbers.natural_angle(), numbers.plain_angle()] == [round(d) for d in degrees]
+    assert abs(numbers.best_angle() - numbers.natural_angle()) <= 1
+    assert abs(numbers.plain_angle() - numbers.natural_angle()) > 45
+
+
+def test_whole_degrees():
+    turns = {(1.0, 0.0): 0, (0.0, 1.0): 90, (-1.0, 0.0): 180, (0.0, -1.0): 270, (1.0, -1e-3): 0}
+    for direction, degrees in turns.items():
+        assert numbers.angle(torch.tensor(direction)) == degrees
+
+
+def test_every_step_spends_the_same_divergence():
+    def loss(v, w):
+        p = probability(v, w)
+        return -float(np.mean(TARGETS * np.log(p) + (1 - TARGETS) * np.log(1 - p)))
+
+    F = fisher(*HERE)
+    for degree in (0, 20, 90, 309):
+        unit = np.array([math.cos(math.radians(degree)), math.sin(math.radians(degree))])
+        delta = unit * math.sqrt(2 * 1e-7 / (unit @ F @ unit))
+        fall = loss(*HERE) - loss(HERE[0] + delta[0], HERE[1] + delta[1])
+        assert numbers.falls()[degree] == pytest.approx(fall, rel=1e-6)
+    best, plain = numbers.falls().max(), numbers.falls()[numbers.plain_angle()]
+    assert numbers.lost() == pytest.approx(100 * (best - plain) / best)
+
+
+@pytest.mark.parametrize("natural", [False, True])
+def test_how_far_two_parametrizations_end_apart(natural):
+    B = np.diag([HERE[0], 10.0])
+    one, other = GRADIENT, B.T @ GRADIENT
+    if natural:
+        one, other = (
+            np.linalg.solve(M, g) for M, g in ((fisher(*HERE), one), (B @ fisher(*HERE) @ B, other))
+        )
+    ab = np.array([math.log(HERE[0]), HERE[1] / 10]) - 0.01 * other
+    end = np.array(HERE) - 0.01 * one
+    gap = np.linalg.norm(end - [math.exp(ab[0]), 10 * ab[1]]) / np.linalg.norm(0.01 * one)
+    assert numbers.apart(0.01, natural) == pytest.approx(gap)
+    assert (numbers.apart(0.001, natural) < 0.2 * gap) == natural
+
+
+def test_the_table_of_parametrizations_shows_what_it_is_given():
+    table = numbers.apart_table(lambda rate: 2 * rate, lambda rate: rate)
+    assert table.rows[0] == ["0.1", "0.200", "0.100"] and len(table.rows) == 3
+
+
+def test_six_matrices_by_their_formulas():
+    six = numbers.six_matrices(10, "drawn from a teacher", 2.0)
+    J, y = jacobian(*HERE), probability(*HERE)
+    scores = (y - TARGETS)[:, None] * J
+    U = scores.T @ scores / len(X)
+    for name in ("exact", "kl", "gauss_newton"):
+        assert six[name].numpy() == pytest.approx(fisher(*HERE), abs=1e-12), name
+    assert six["empirical"].numpy() == pytest.approx(U)
+    assert six["covariance"].numpy() == pytest.approx(U - np.outer(GRADIENT, GRADIENT))
+    assert 0 < numbers.difference(six["monte_carlo"], six["exact"]) < 0.2
+    gaps = numbers.six_gaps(10, "drawn from a teacher", 2.0)
+    F = fisher(*HERE)
+    assert gaps["exact"] == gaps["kl"] == gaps["gauss_newton"] == 0
+    expected = np.linalg.norm(U - F) / np.linalg.norm(F)
+    assert gaps["empirical"] == pytest.approx(expected)
+    assert numbers.gap("empirical") == pytest.approx(100 * expected)
+
+
+def test_entries_and_table():
+    M, F = torch.tensor([[1.0, 2.0], [2.0, 4.0]]), torch.tensor([[1.0, 2.0], [2.0, 2.0]])
+    assert numbers.entries(M) == [1, 2, 4]
+    assert numbers.difference(M, F) == pytest.approx(2 / math.sqrt(13))
+    assert numbers.difference(F, F) == numbers.difference(F * (1 + 1e-13), F) == 0
+    table = numbers.matrix_table({"M": M}, F, "caption")
+    assert table.rows == [["M", "1.00", "2.00", "4.00", "0.555"]]
+
+
+def test_the_error_is_the_root_of_the_mean_square():
+    F = numbers.exact()
+    assert numbers.rms_error([F, F * 1.2, F * 0.6]) == pytest.approx(math.sqrt(0.2 / 3))
+
+
+def test_errors_fall_with_the_root_of_the_count_and_the_teachers_do_not():
+    for name in ("monte_carlo", "model"):
+        assert numbers.error_power(name) == pytest.approx(-0.5, abs=0.05)
+        powers = math.log10(numbers.error(name, 100) / numbers.error(name, 1)) / 2
+        assert numbers.error_power(name) == pytest.approx(powers)
+    assert numbers.error("monte_carlo", 1) == pytest.approx(numbers.error("model", 1))
+    assert numbers.teacher_left() == 100 * numbers.error("teacher", 100)
+    teacher = probability(1.5, 3.0)
+    y, J = probability(*HERE), jacobian(*HERE)
+    weight = teacher * (1 - y) ** 2 + (1 - teacher) * y**2
+    left = np.linalg.norm((J.T * weight) @ J / 40 - fisher(*HERE)) / np.linalg.norm(fisher(*HERE))
+    assert numbers.error("teacher", 100) == pytest.approx(left, rel=0.02)
+    table = numbers.error_table()
+    assert [row[0] for row in table.rows] == ["1", "10", "100"] and table.rows[0][1] == "0.253"
+
+
+def test_a_confident_model():
+    y, J = probability(0.7, 8.0), jacobian(0.7, 8.0)
+    right = np.maximum(y, 1 - y)
+    U, F = ((J.T * weight) @ J / 40 for weight in ((1 - right) ** 2, y * (1 - y)))
+    p, ratio, hessian = numbers.confident(8.0)
+    assert p == pytest.approx(right.mean())
+    assert ratio == pytest.approx(np.trace(U) / np.trace(F))
+    assert (numbers.sure_probability(), numbers.sure_trace()) == (p, ratio)
+    assert (numbers.sure_too_long(), numbers.sure_hessian()) == (1 / ratio, hessian)
+    assert numbers.confident(4.0)[2] > hessian > 0
+    rows = numbers.confidence_table().rows
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"] and rows[-1][2] == "0.106"
+
+
+def test_the_figure_draws_every_matrix_under_its_name():
+    plane, bars = figures.SIX.draw(10, "drawn from a teacher", 2.0).axes
+    six = numbers.six_matrices(10, "drawn from a teacher", 2.0)
+    by_colour = {line.get_color(): line.get_xydata() for line in plane.get_lines()}
+    for name, (text, colour, _, _) in figures.NAMES.items():
+        points, M = by_colour[colour], six[name].numpy()
+        lengths = np.einsum("ni,ij,nj->n", points, M, points) / 2
+        assert lengths == pytest.approx(np.full(200, figures.LEVEL), rel=1e-6), name
+        assert any(label.get_text() == text for label in bars.texts)

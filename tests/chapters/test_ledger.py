@@ -2,13 +2,18 @@
 each.
 """
 
+import importlib.util
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
+from docutils import nodes
+from docutils.utils import new_document
 
 from natcompanion import optim
 from natcompanion.chapters import ledger
@@ -360,12 +365,18 @@ def test_the_summary_adds_up():
 
 def test_cost(results):
     """Ten runs of 0.1 s; ``toy`` is of no paper, so only the sum has it."""
-    assert scoreboard.cost(results) == [("All", "1", "10", "1 s")]
+    assert scoreboard.cost(results) == [("All", "1", "10", "1 s", "10 legacy")]
     long = Result("rfim_x", "paper", 0, {}, {}, "cpu", 1, 5400.0, None, {})
     store.merge(long, results)
-    assert scoreboard.cost(results)[0][1:] == ("1", "1", "1.5 h") and scoreboard.cost(results)[-1][
-        1:3
-    ] == ("2", "11")
+    first, *_, last = scoreboard.cost(results)
+    assert first[1:] == ("1", "1", "1.5 h", "1 legacy") and last[1:3] == ("2", "11")
+    store.merge(replace(long, commit="a+changes", fingerprint="0", seed=1), results)
+    assert scoreboard.cost(results)[0][-1] == "1 legacy, 1 stale"
+    assert scoreboard.trust("rfim", results) == (
+        "Stored runs behind this page: 2, of which 1 legacy, 1 stale (legacy: made before records "
+        "carried the fingerprint of their code; stale: made by other code than today's)."
+    )
+    assert scoreboard.trust("prong", results) == ""
 
 
 @pytest.mark.parametrize(
@@ -384,3 +395,24 @@ def test_methods_of_numpy_work_as_the_first_thing_a_process_does():
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stdout.strip() == "3.0", done.stderr
+
+
+def test_a_page_says_which_records_it_rests_on(results, tmp_path):
+    """The note goes to the end of the last section of a chapter, and of no other page."""
+    path = Path(ledger.__file__).parents[2] / "book" / "_ext" / "ledger.py"
+    spec = importlib.util.spec_from_file_location("ledger_directives", path)
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    store.merge(Result("rfim_x", "paper", 0, {}, {}, "cpu", 1, 1.0, None, {}), results)
+    (tmp_path / "book").mkdir(exist_ok=True)
+    (tmp_path / "book" / "results").symlink_to(results)
+
+    def noted(page: str) -> str:
+        doctree = new_document("page")
+        doctree += [nodes.section("", nodes.title("", "First")), nodes.section("")]
+        app = SimpleNamespace(env=SimpleNamespace(docname=page), srcdir=tmp_path)
+        extension.add_note(app, doctree)
+        return doctree.children[-1].astext()
+
+    assert noted("book/rfim").startswith("Stored runs behind this page: 1, of which 1 legacy")
+    assert noted("book/intro") == noted("book/prong") == ""

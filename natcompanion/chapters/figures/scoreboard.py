@@ -1,10 +1,12 @@
 """The ledgers at a glance: a table and a picture of how many entries of each kind a paper has."""
 
+from collections import Counter
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from natcompanion.chapters import experiments, ledger
+from natcompanion.chapters.experiments import Results
 from natcompanion.chapters.ledger import PAPERS, counts
 
 COLOURS = ("#2f7d4f", "#d9a400", "#b5483c", "#9a9a9a")
@@ -79,18 +81,50 @@ def duration(seconds: float) -> str:
     return f"{whole} s" if whole else "below 1 s"
 
 
-def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
-    """Return paper, number of stored experiments, of runs, and their computing time; all together
-    in the last row.
+STATES = {
+    "legacy": "made before records carried the fingerprint of their code",
+    "stale": "made by other code than today's",
+    "dirty": "made by code that no commit holds",
+}
+
+
+def tally(results: list[Results]) -> str:
+    """Return in words how many records are not what today's code, committed, has made."""
+    counted = sum((Counter(each.states) for each in results), Counter())
+    return ", ".join(f"{counted[name]} {name}" for name in STATES if counted[name]) or "all current"
+
+
+def trust(paper: str, folder: Path | None = None) -> str:
+    """Return the note under a chapter: how many of its records are not current; empty if all
+    are.
+    """
+    found = [
+        experiments.load(name, preset, folder=folder, allow_stale=True)
+        for name, preset in experiments.stored(folder)
+        if name.partition("_")[0] == paper
+    ]
+    states = {name for results in found for name in results.states}
+    reasons = [f"{name}: {reason}" for name, reason in STATES.items() if name in states]
+    runs = sum(map(len, found))
+    note = (
+        f"Stored runs behind this page: {runs:,}, of which {tally(found)} ({'; '.join(reasons)})."
+    )
+    return note if reasons else ""
+
+
+def cost(folder: Path | None = None) -> list[tuple[str, str, str, str, str]]:
+    """Return paper, number of stored experiments, of runs, their computing time, and how many are
+    not current; all together in the last row.
     """
     found = [
         (name.partition("_")[0], experiments.load(name, preset, folder=folder, allow_stale=True))
         for name, preset in experiments.stored(folder)
     ]
 
-    def row(title: str, results: list) -> tuple[str, str, str, str]:
+    def row(title: str, results: list[Results]) -> tuple[str, str, str, str, str]:
         seconds = sum(record.seconds for records in results for record in records)
-        return title, str(len(results)), str(sum(map(len, results))), duration(seconds)
+        runs = sum(map(len, results))
+        return title, str(len(results)), str(runs), duration(seconds), tally(results)
 
     groups = {key: [results for paper, results in found if paper == key] for key in PAPERS}
     rows = [row(PAPERS[key].title, results) for key, results in groups.items() if results]

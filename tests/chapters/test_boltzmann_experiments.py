@@ -11,6 +11,7 @@ from natcompanion import boltzmann, reference
 from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import _boltzmann as many
 from natcompanion.chapters.experiments import boltzmann as paper
+from natcompanion.data import mnist
 
 
 def rng(seed=0):
@@ -313,3 +314,16 @@ def test_batched_gammas_equal_the_library():
         controller = boltzmann.ThresholdController(float(v[s]), float(p[s]), gamma=float(gamma[s]))
         assert float(found[s]) == pytest.approx(controller.update(P[s].double()), rel=1e-6)
     assert float(many.next_gamma(gamma, P, v, p, 0.4).max()) == pytest.approx(0.4)
+
+
+def test_with_a_margin_binary_digits_do_not_depend_on_rounding(monkeypatch):
+    """Without one, a change in the last bit of the grey values turns pixels on."""
+    grey, y = mnist(size=7, split="train", seed=0, dtype=torch.float64)
+    found = {0.0: [], 1e-9: []}
+    for rounding in (-1e-15, 1e-15):
+        monkeypatch.setattr(paper, "mnist", lambda change=rounding, **_: (grey + change, y))
+        for margin, digits in found.items():
+            digits.append(paper.binary_digits(7, 0, margin=margin))
+    assert torch.equal(*found[1e-9])
+    assert 0 < (found[0.0][0] != found[0.0][1]).sum() < 20
+    assert (found[0.0][0] == found[1e-9][0]).double().mean() > 0.9999

@@ -130,7 +130,7 @@ def ridge_cosine(eps: float) -> float:
     """Return the cosine of the exact whitened direction with this ridge to the undamped natural
     gradient, at the start of seed 0.
     """
-    digits = experiment.binary_digits(7, 0)
+    digits = experiment.binary_digits(7, 0, margin=1e-9)
     start = experiment.data_start(digits, 10, _generator(0))
     g, G = start.gradient(digits), start.fisher()
     natural = boltzmann.fisher.solve(G, g, 1e-6)

@@ -32,15 +32,11 @@ def last_three_share() -> np.ndarray:
 
 
 def terms_table(terms: dict[str, float]) -> Table:
-    """Return the size and share of each term, to the digits that every processor gives.
-
-    Two pixels of the binary digits are at the level that decides between on and off, up to
-    rounding: the third digit of a size depends on the processor.
-    """
+    """Return the size and share of each term of the squared norm of G."""
     total = sum(terms.values())
     return Table(
         ["term, with its count", "size", "share in %"],
-        [[name, f"{size:.2g}", f"{100 * size / total:.1f}"] for name, size in terms.items()],
+        [[name, size, 100 * size / total] for name, size in terms.items()],
         "The machine of Section 3: the six terms add up to tr(G'G).",
     )
 

@@ -11,7 +11,7 @@ import torch
 from natcompanion import boltzmann as library
 from natcompanion import reference
 from natcompanion.chapters import ledger, numbers, prose
-from natcompanion.chapters.experiments import Result, _records
+from natcompanion.chapters.experiments import Result, store
 from natcompanion.chapters.numbers import boltzmann, stored
 from natcompanion.chapters.numbers.boltzmann import curves
 from natcompanion.chapters.statistics import Interval
@@ -29,7 +29,7 @@ def add(tmp_path):
         record = Result(
             f"boltzmann_{name}", "paper", seed, settings, values, "cpu", 1, 0.0, None, {}
         )
-        _records.merge(record, tmp_path)
+        store.merge(record, tmp_path)
 
     with numbers.results(tmp_path):
         yield add

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import MISSING, dataclass, fields
+from typing import Any
 
 VERDICTS = ("reproduced", "partly", "not reproduced", "not testable here")
 STATUSES = ("verified", "verified with correction", "definition")
@@ -39,12 +40,12 @@ class LedgerError(ValueError):
     """A ledger file or entry that does not follow the schema."""
 
 
-def _one_of(entry: object, name: str, allowed: tuple[str, ...]) -> None:
+def _one_of(entry: Any, name: str, allowed: tuple[str, ...]) -> None:
     if (value := getattr(entry, name)) not in allowed:
         raise LedgerError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 
 
-def _text(entry: object, *names: str, optional: bool = False) -> None:
+def _text(entry: Any, *names: str, optional: bool = False) -> None:
     for name in names:
         value = getattr(entry, name)
         if not (isinstance(value, str) and value.strip()) and not (optional and value is None):
@@ -53,7 +54,7 @@ def _text(entry: object, *names: str, optional: bool = False) -> None:
             )
 
 
-def _node(entry: object, name: str, optional: bool = False) -> None:
+def _node(entry: Any, name: str, optional: bool = False) -> None:
     value = getattr(entry, name)
     if value is None and optional:
         return
@@ -63,7 +64,7 @@ def _node(entry: object, name: str, optional: bool = False) -> None:
         )
 
 
-def _absent(entry: object, reason: str, *names: str) -> None:
+def _absent(entry: Any, reason: str, *names: str) -> None:
     if extra := [name for name in names if getattr(entry, name) is not None]:
         raise LedgerError(f"{', '.join(extra)}: expected null, because {reason}")
 
@@ -206,7 +207,7 @@ LEDGERS = {"claims": Claim, "equations": Equation, "errata": Erratum}
 Entry = Claim | Equation | Erratum
 
 
-def build(kind: type[Entry], entry: object) -> Entry:
+def build(kind: type[Entry], entry: Any) -> Entry:
     """Return the checked entry of one ledger."""
     if not isinstance(entry, dict):
         raise LedgerError(f"expected keys and values, got {entry!r}")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ def parse_grid(pairs: list[str]) -> dict[str, list]:
     strings.
     """
 
-    def literal(text: str) -> object:
+    def literal(text: str) -> Any:
         try:
             return ast.literal_eval(text)
         except (ValueError, SyntaxError):
@@ -78,7 +79,7 @@ def check_device(device: str) -> None:
         ) from None
 
 
-def brief(value: object) -> str:
+def brief(value: Any) -> str:
     """Return a value in one short line."""
     if isinstance(value, float):
         return f"{value:.4g}"

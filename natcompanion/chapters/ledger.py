@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -169,7 +170,7 @@ class Measurement:
         return f"{text} {self.unit}" if self.unit else text
 
 
-def _evaluate(expression: str, names: dict[str, object]) -> object:
+def _evaluate(expression: str, names: dict[str, Any]) -> Any:
     """Return the value of an expression in which only these names and the functions above are
     known.
     """
@@ -195,7 +196,7 @@ COMPARISONS: dict[type, Callable] = {
 }
 
 
-def holds(criterion: str, names: dict[str, object]) -> bool:
+def holds(criterion: str, names: dict[str, Any]) -> bool:
     """Return whether a criterion holds: comparisons of these names and of numbers, nothing else.
 
     Examples
@@ -209,7 +210,7 @@ def holds(criterion: str, names: dict[str, object]) -> bool:
         If it is anything but comparisons joined by ``and`` and ``or``.
     """
 
-    def read(node: ast.expr) -> object:
+    def read(node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=int() | float() as value):
                 return value
@@ -346,7 +347,7 @@ def report(
     return "\n".join(lines)
 
 
-def resolve(path: str) -> object:
+def resolve(path: str) -> Any:
     """Return the object at a dotted path such as ``natcompanion.solvers.damped_solve``.
 
     A function that has the name of its module, and is imported into the package, wins over the

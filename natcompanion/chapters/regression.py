@@ -81,7 +81,7 @@ def _kinds(parts: Mapping[str, Any]) -> str:
     return ", ".join(sorted(parts))
 
 
-def _short(text: object, most: int = 60) -> str:
+def _short(text: Any, most: int = 60) -> str:
     first = str(text).strip().partition("\n")[0]
     return repr(first if len(first) <= most else first[: most - 1] + "…")
 

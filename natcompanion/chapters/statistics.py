@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -78,14 +79,14 @@ class Interval:
         return mean if self.n < 2 else f"{mean} [{low}, {high}]"
 
 
-def _finite(values: object, name: str) -> np.ndarray:
+def _finite(values: Any, name: str) -> np.ndarray:
     array = np.asarray(values).ravel()
     if array.size == 0 or array.dtype.kind not in "bifu" or not np.isfinite(array).all():
         raise ValueError(f"{name}: expected finite numbers, got {array.tolist()}")
     return array
 
 
-def interval(values: object) -> Interval:
+def interval(values: Any) -> Interval:
     """Return the mean and 95 % interval: Student's t for numbers, Clopper-Pearson for the share of
     True.
 
@@ -112,7 +113,7 @@ def interval(values: object) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
-def ratio_interval(ratios: object) -> Interval:
+def ratio_interval(ratios: Any) -> Interval:
     """Return the geometric mean of positive ratios and its 95 % interval, by Student's t on
     logarithms.
 
@@ -168,12 +169,12 @@ def arrivals(steps: Iterable[float | None]) -> Arrivals:
     return Arrivals(arrived, len(taken), middle if np.isfinite(middle) else None)
 
 
-def median(values: object) -> float:
+def median(values: Any) -> float:
     """Return the median: of an even count the mean of the two in the middle."""
     return float(np.median(_finite(values, "median")))
 
 
-def best(items: Iterable[tuple[object, float]]) -> object:
+def best(items: Iterable[tuple[object, float]]) -> Any:
     """Return the key whose value is least; NaN and infinity never win; ties go to the first.
 
     Raises

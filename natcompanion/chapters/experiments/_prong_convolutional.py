@@ -3,6 +3,7 @@ network, annealing.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -154,7 +155,7 @@ class AnnealedRun(Run):
     images (in the middle, not mirrored) and the validation error in per cent, at each look.
     """
 
-    def __init__(self, *parts: object, data: Pictures, every: int, patience: int) -> None:
+    def __init__(self, *parts: Any, data: Pictures, every: int, patience: int) -> None:
         super().__init__(*parts)
         self.data, self.every, self.waterfall, self.updates = (
             data,

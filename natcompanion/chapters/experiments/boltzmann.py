@@ -5,6 +5,7 @@ comparison.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -124,7 +125,7 @@ def _train_cells(settings: Thresholds, gamma: torch.Tensor, adapt: Callable) -> 
 
 
 def _errors(
-    classifier: object, machines: many.Machines, data: dict
+    classifier: Any, machines: many.Machines, data: dict
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training and the test error of each machine."""
     if classifier is machines:

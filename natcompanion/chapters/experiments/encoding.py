@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ import torch
 NOT_FINITE = "$float"
 
 
-def plain(value: object, where: str = "value") -> object:
+def plain(value: Any, where: str = "value") -> Any:
     """Return ``value`` as numbers, strings, booleans, None, lists and dicts; tensors and arrays
     become lists.
 
@@ -36,7 +37,7 @@ def plain(value: object, where: str = "value") -> object:
     )
 
 
-def dumps(value: object, indent: str = "\n") -> str:
+def dumps(value: Any, indent: str = "\n") -> str:
     """Return strict, stable JSON: sorted keys, one space of indent, a list of plain items on one
     line.
 
@@ -61,10 +62,10 @@ def dumps(value: object, indent: str = "\n") -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def one_line(value: object) -> str:
+def one_line(value: Any) -> str:
     """Return the JSON of :func:`dumps` on one line."""
 
-    def strict(item: object) -> object:
+    def strict(item: Any) -> Any:
         if isinstance(item, float) and not math.isfinite(item):
             return {NOT_FINITE: str(item)}
         if isinstance(item, dict):
@@ -74,19 +75,19 @@ def one_line(value: object) -> str:
     return json.dumps(strict(value), sort_keys=True, allow_nan=False)
 
 
-def loads(text: str) -> object:
+def loads(text: str) -> Any:
     """Return what :func:`dumps` or :func:`one_line` wrote."""
 
     def not_json(name: str) -> None:
         raise ValueError(f"{name} is not strict JSON")
 
-    def revive(item: dict) -> object:
+    def revive(item: dict) -> Any:
         return float(item[NOT_FINITE]) if set(item) == {NOT_FINITE} else item
 
     return json.loads(text, object_hook=revive, parse_constant=not_json)
 
 
-def digest(value: object) -> str:
+def digest(value: Any) -> str:
     """Return a hash of a plain value, 16 hexadecimal digits.
 
     Examples

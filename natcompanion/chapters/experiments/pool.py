@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import Any, Protocol
 
 from joblib import Parallel, delayed, parallel_config
 
@@ -125,7 +125,7 @@ def outcomes(tasks: Sequence[Task], pool: Pool) -> Iterator[Outcome]:
 
 
 def _parallel(
-    tasks: dict[int, Task], here: bool, folder: Path | None, **options: object
+    tasks: dict[int, Task], here: bool, folder: Path | None, **options: Any
 ) -> Iterator[tuple[int, Outcome]]:
     jobs = (delayed(attempt)(number, task, here, folder) for number, task in list(tasks.items()))
     return Parallel(return_as="generator_unordered", batch_size=1, **options)(jobs)

@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
+from typing import Any
 
 from .encoding import plain
 from .fingerprint import fingerprint
@@ -54,7 +55,7 @@ class Experiment:
         )
 
 
-def _typed(name: str, key: str, default: object, new: object) -> object:
+def _typed(name: str, key: str, default: Any, new: Any) -> Any:
     """Return ``new`` in the type of ``default``; an int may stand for a float and a list for a
     tuple.
     """
@@ -67,7 +68,7 @@ def _typed(name: str, key: str, default: object, new: object) -> object:
     return new
 
 
-def _tuples(value: object) -> object:
+def _tuples(value: Any) -> Any:
     """Return lists as tuples, inner ones too."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 

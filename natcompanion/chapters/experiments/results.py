@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class Results:
             if len(each) > 1
         ]
 
-    def select(self, **settings: object) -> "Results":
+    def select(self, **settings: Any) -> "Results":
         """Return the records whose settings (``seed`` and ``device`` too) have these values.
 
         Raises
@@ -100,7 +101,7 @@ class Results:
             raise ValueError(f"{self.experiment}.{self.preset}: no stored record with {settings}")
         return Results(self.experiment, self.preset, kept)
 
-    def values(self, key: str, **settings: object) -> np.ndarray:
+    def values(self, key: str, **settings: Any) -> np.ndarray:
         """Return one value of every record, in the order of seeds, as an array (records, ...).
 
         Keyword arguments select records first. If the records that remain differ in more than the
@@ -111,11 +112,11 @@ class Results:
             [record[key] for record in sorted(chosen.records, key=lambda record: record.identity)]
         )
 
-    def mean(self, key: str, **settings: object) -> Interval:
+    def mean(self, key: str, **settings: Any) -> Interval:
         """Return the mean of a value over the records with its 95 % interval."""
         return interval(self.values(key, **settings))
 
-    def median(self, key: str, **settings: object) -> float:
+    def median(self, key: str, **settings: Any) -> float:
         """Return the median of a value over the records."""
         return float(np.median(self.values(key, **settings)))
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -77,7 +78,7 @@ def run(
     device: str = "cpu",
     *,
     threads: int = 1,
-    **overrides: object,
+    **overrides: Any,
 ) -> Result:
     """Run one experiment and return its result; nothing is stored.
 

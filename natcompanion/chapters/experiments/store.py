@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from .encoding import digest, dumps, loads, one_line
 from .locking import locked
@@ -41,7 +42,7 @@ class Result:
     criteria: dict = field(default_factory=dict)
     hash: str | None = None
 
-    def __getitem__(self, key: str) -> object:
+    def __getitem__(self, key: str) -> Any:
         found = self.values
         for part in key.split("."):
             if not isinstance(found, dict) or part not in found:

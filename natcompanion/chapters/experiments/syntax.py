@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 ROOT = __name__.partition(".")[0]
 REGISTER = "experiment"
@@ -33,7 +34,7 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
     return parts
 
 
-def canonical(node: object, inside_class: bool = False) -> str:
+def canonical(node: Any, inside_class: bool = False) -> str:
     """Return a syntax tree as text that is the same in every version of Python.
 
     Examples

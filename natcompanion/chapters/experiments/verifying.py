@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from natcompanion.data import DataUnavailable
 
@@ -34,7 +35,7 @@ UNPACKAGED = ("fashion", "cifar", "mnist")
 """Words in settings that name data which no package ships."""
 
 
-def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every number, text and truth value of a record with its path.
 
     Examples
@@ -52,7 +53,7 @@ def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def off(old: object, new: object) -> float:
+def off(old: Any, new: Any) -> float:
     """Return the relative difference of two values; infinity if they are not both numbers.
 
     Examples
@@ -151,7 +152,7 @@ def learn(checks: Iterable[Check], folder: Path | None = None) -> None:
     store.write_atomically(sets_file(folder), dumps(sets) + "\n")
 
 
-def _within(found: object, known: list[object]) -> bool:
+def _within(found: Any, known: list[Any]) -> bool:
     """Return whether a value lies in the range of the known ones, widened by its width on both
     sides, or is one of them.
     """
@@ -184,7 +185,7 @@ def compare(old: Result, new: Result, peers: Sequence[Result], sets: Sets) -> tu
     return tuple(found)
 
 
-def _value(key: str, old: object, new: object, allowed: float, peers: list) -> Value:
+def _value(key: str, old: Any, new: Any, allowed: float, peers: list) -> Value:
     before, after = dict(leaves(old, key)), dict(leaves(new, key))
     paths = list(before | after)
     wrong = [path for path in paths if off(before.get(path), after.get(path)) > allowed]

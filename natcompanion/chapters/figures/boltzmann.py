@@ -1,5 +1,7 @@
 """The figures of the Boltzmann chapter."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,7 +40,7 @@ TERM_COLOURS = dict(
 PENALTY_COLOURS = dict(zip(numbers.PENALTIES, (BLACK, SKY, GREEN, VERMILLION), strict=True))
 
 
-def _shade(panel: Axes, x: np.ndarray, band: Band, color: str, text: str, **style: object) -> None:
+def _shade(panel: Axes, x: np.ndarray, band: Band, color: str, text: str, **style: Any) -> None:
     """Draw a band and the line in its middle."""
     panel.fill_between(x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
     panel.plot(x, band.middle, color=color, **{"linewidth": 2, "label": text, **style})

@@ -57,6 +57,6 @@ class Drawing:
         return Picture(self.draw, self.describe, **point)
 
 
-def declared(module: object) -> dict[str, Drawing]:
+def declared(module: Any) -> dict[str, Drawing]:
     """Return the figures that a module declares, by the name they have there."""
     return {name: item for name, item in vars(module).items() if isinstance(item, Drawing)}

@@ -1,6 +1,7 @@
 """The figures of the PRONG chapter."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ EPS = {1e-4: SKY, 1e-3: BLUE, 1e-2: GREEN, 1e-1: ORANGE}
 BEST = "each its best"
 
 
-def _legend(drawing: Figure, panel: Axes, columns: int = 2, **options: object) -> None:
+def _legend(drawing: Figure, panel: Axes, columns: int = 2, **options: Any) -> None:
     """Put the legend of a panel below the picture."""
     drawing.legend(
         *panel.get_legend_handles_labels(),

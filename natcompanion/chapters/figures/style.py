@@ -3,6 +3,7 @@ phone can show.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +22,7 @@ FONT = {"title": 13, "label": 12, "tick": 11, "legend": 11}
 
 
 def figure(
-    height: float, rows: int = 1, columns: int = 1, **options: object
+    height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Figure, list[Axes]]:
     """Return a new figure on opaque white, and its panels in reading order."""
     drawing = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
@@ -45,7 +46,7 @@ def label(
 
 
 def pictures(
-    panels: Iterable[Axes], images: Iterable, titles: Iterable[str], **options: object
+    panels: Iterable[Axes], images: Iterable, titles: Iterable[str], **options: Any
 ) -> None:
     """Show grey images without axes, one to a panel."""
     for panel, image, title in zip(panels, images, titles, strict=True):

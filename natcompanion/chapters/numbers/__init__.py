@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from natcompanion.chapters.experiments import Results, load, store
 
@@ -71,7 +72,7 @@ def call(reference: str) -> tuple[str, list, dict]:
         ) from None
 
 
-def value(paper: str, reference: str) -> object:
+def value(paper: str, reference: str) -> Any:
     """Return what a function of ``numbers.<paper>`` gives, such as ``value("rfim",
     "cost('adam')")``.
 

@@ -1,7 +1,7 @@
 """What the curves of several runs come to: their range and the line in the middle."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,6 @@ def by_seed(results: Results) -> list:
     return sorted(results, key=lambda record: record.seed)
 
 
-def mean(values: object) -> float:
+def mean(values: Any) -> float:
     """Return the mean over seeds or starts."""
     return interval(values).mean

@@ -1,6 +1,7 @@
 """What the chapter computes on the page: small networks, and the comparison of their matrices."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -131,7 +132,7 @@ class Product(nn.Module):
 
 
 def path_of(
-    optimizer: type, x: torch.Tensor, t: torch.Tensor, steps: int = 8, **options: object
+    optimizer: type, x: torch.Tensor, t: torch.Tensor, steps: int = 8, **options: Any
 ) -> torch.Tensor:
     """Return the parameters after some steps of size 1 on one batch, from ``network_of()``."""
     model = network_of()

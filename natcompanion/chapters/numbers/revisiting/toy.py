@@ -1,6 +1,7 @@
 """Figure 1: the auto-encoder with two parameters."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ STOPS = (0, 3, 10, 30)
 """Steps of the natural gradient whose KL surfaces are shown."""
 
 
-def _stored(key: str) -> object:
+def _stored(key: str) -> Any:
     return stored("revisiting_figure1.quick").records[0][key]
 
 

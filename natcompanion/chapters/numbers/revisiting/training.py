@@ -2,6 +2,8 @@
 network.
 """
 
+from typing import Any
+
 import numpy as np
 
 from natcompanion.chapters.experiments import Results
@@ -53,7 +55,7 @@ def columns(where: str) -> list[str]:
     return [column for column in COLUMNS if column in there]
 
 
-def setting(where: str, key: str) -> object:
+def setting(where: str, key: str) -> Any:
     """Return a setting of an experiment."""
     return _results(where).records[0].settings[key]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -84,7 +85,7 @@ def ranks(layer: str, activation: str) -> Ranks:
     return Ranks(list(record["n"]), own, block, *record["shapes"][row])
 
 
-def _rank(key: str, **settings: object) -> np.ndarray:
+def _rank(key: str, **settings: Any) -> np.ndarray:
     return stored("rfim_rank.quick").values(key, **settings)
 
 
@@ -116,7 +117,7 @@ def rfim_rank_full(activation: str = "tanh") -> np.ndarray:
     return (full | (n > 7)).all((1, 2))
 
 
-def rank_ratios(n: int = 5, **settings: object) -> np.ndarray:
+def rank_ratios(n: int = 5, **settings: Any) -> np.ndarray:
     """Rank of the RFIM over that of the block at n samples, geometric mean of hidden layers, for
     each network.
     """

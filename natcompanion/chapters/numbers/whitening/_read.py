@@ -1,5 +1,7 @@
 """Stored results of the whitening chapter, their settings, and how both are written."""
 
+from typing import Any
+
 import numpy as np
 
 from natcompanion.chapters.experiments import Results
@@ -15,7 +17,7 @@ def read(experiment: str) -> Results:
     return stored(f"whitening_{experiment}.quick")
 
 
-def positional(value: object) -> object:
+def positional(value: Any) -> Any:
     """Return a float as decimals without an exponent, anything else as it is.
 
     Examples
@@ -36,7 +38,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def setting(experiment: str, key: str) -> object:
+def setting(experiment: str, key: str) -> Any:
     """Return a setting that all stored records of an experiment share.
 
     Raises
@@ -50,13 +52,13 @@ def setting(experiment: str, key: str) -> object:
     return positional(next(iter(found.values())))
 
 
-def count(experiment: str, **settings: object) -> int:
+def count(experiment: str, **settings: Any) -> int:
     """Return how many records are stored, or how many have these settings."""
     results = read(experiment)
     return len(results.select(**settings) if settings else results)
 
 
-def ridge(name: str) -> object:
+def ridge(name: str) -> Any:
     """Return the weak or the strong ridge."""
     return positional(RIDGES[name])
 
@@ -66,17 +68,17 @@ def rates() -> int:
     return len(RATES)
 
 
-def lowest_rate() -> object:
+def lowest_rate() -> Any:
     """Return the smallest of these step sizes."""
     return positional(float(min(RATES)))
 
 
-def highest_rate() -> object:
+def highest_rate() -> Any:
     """Return the largest of these step sizes."""
     return positional(float(max(RATES)))
 
 
-def arrived(experiment: str, key: str, name: str, **settings: object) -> Arrivals:
+def arrived(experiment: str, key: str, name: str, **settings: Any) -> Arrivals:
     """Return how many runs of a method reached the target, and their median number of steps.
 
     Parameters

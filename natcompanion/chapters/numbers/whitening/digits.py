@@ -3,6 +3,7 @@
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -182,7 +183,7 @@ def coordinate_table() -> Table:
     )
 
 
-def rescaled_speedup() -> object:
+def rescaled_speedup() -> Any:
     """Return the geometric mean of the speed-up of rescaled over raw pixels."""
     return ratio_interval(read("coordinates").values("speedup_rescaled"))
 
@@ -200,7 +201,7 @@ def pairs() -> int:
     return len(pair_speedups("diagonal", "weak"))
 
 
-def pairs_target() -> object:
+def pairs_target() -> Any:
     """Return the target in per cent of the first excess loss."""
     return positional(100 * float(setting("digit_pairs", "target")))
 

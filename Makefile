@@ -45,7 +45,8 @@ nightly: $(INSTALLED) ## What is slow: marked tests, every instruction set, comp
 	$(call stage,status=0; \
 	  $(PY) -m pytest tests -q -m nightly || status=1; \
 	  $(PY) tools/anywhere.py --all || status=1; \
-	  $(PY) tools/margins.py || status=1; exit $$status)
+	  $(PY) tools/margins.py || status=1; \
+	  $(PY) -m natcompanion.chapters.cli verify --sample 20 --seed 1 || status=1; exit $$status)
 
 serve: ## Show the built pages on a local port (PORT=8000)
 	@test -f _build/html/index.html || { echo "no pages yet: run 'make book' first"; exit 1; }

@@ -21,6 +21,9 @@ from .store import Result
 DIGITS = 1e-6
 """Relative agreement of a value that does not depend on the order of additions."""
 
+ZERO = 1e-12
+"""Two numbers that are as close as this agree: both are zero but for rounding."""
+
 NEARLY = 1e-3
 """A value that instruction sets move by less than this is compared with ``MARGIN`` times that."""
 
@@ -58,7 +61,7 @@ def off(old: Any, new: Any) -> float:
 
     Examples
     --------
-    >>> off(2.0, 1.0), off("a", "a"), off(float("nan"), float("nan")), off(1, "a")
+    >>> off(2.0, 1.0), off("a", "a"), off(3e-16, 5e-16), off(1, "a")
     (0.5, 0.0, 0.0, inf)
     """
     if old == new:
@@ -69,7 +72,7 @@ def off(old: Any, new: Any) -> float:
         return 0.0
     if not (math.isfinite(old) and math.isfinite(new)):
         return math.inf
-    return abs(old - new) / max(abs(old), abs(new))
+    return abs(old - new) / max(abs(old), abs(new)) if abs(old - new) > ZERO else 0.0
 
 
 Sets = dict[str, dict[str, float]]

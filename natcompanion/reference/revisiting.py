@@ -83,10 +83,13 @@ def natural_gradient(
 ) -> None:
     """Change θ by a step on each batch: Algorithm 1, with the damping λ of the text."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    for x, t in batches:
+
+    def ng(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         g = gradient(model, likelihood.nll(model(x), t).mean())
-        ng = linear_cg(lambda v, x=x: gfn(model, x, likelihood, v) + λ * v, g)
-        θ = parameter_vector(model) - γ * ng
+        return linear_cg(lambda v: gfn(model, x, likelihood, v) + λ * v, g)
+
+    for x, t in batches:
+        θ = parameter_vector(model) - γ * ng(x, t)
         nn.utils.vector_to_parameters(θ, parameters)
 
 

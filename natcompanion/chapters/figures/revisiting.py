@@ -1,5 +1,6 @@
 """The figures of the revisiting chapter."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -45,7 +46,7 @@ def draw_figure1(rate: float, damping: float, start: Start) -> Figure:
     paths = numbers.paths(rate, damping, start)
     drawing, _ = figure(7.4)
     drawing.clear()
-    top, bottom = drawing.subfigures(2, 1, height_ratios=[2.6, 1])
+    top, bottom = drawing.subfigures(2, 1, squeeze=False, height_ratios=[2.6, 1])[:, 0]
     plane, surfaces = top.subplots(), bottom.subplots(1, 4).tolist()
     _error_surface(plane)
     for name, path in paths.items():
@@ -64,14 +65,15 @@ def draw_figure1(rate: float, damping: float, start: Start) -> Figure:
 
 
 def _legend_below(drawing: Figure, panel: Axes) -> None:
-    handles, options = panel.get_legend_handles_labels(), {"ncols": 2, "frameon": False}
-    drawing.legend(*handles, loc="outside lower center", fontsize=FONT["legend"], **options)
+    handles, texts = panel.get_legend_handles_labels()
+    style = {"fontsize": FONT["legend"], "ncols": 2, "frameon": False}
+    drawing.legend(handles, texts, loc="outside lower center", **style)
 
 
 def _mark(panel: Axes, point: torch.Tensor, number: int) -> None:
     panel.annotate(
         str(number),
-        point.flip(0).tolist(),
+        (float(point[1]), float(point[0])),
         (6, 6),
         textcoords="offset points",
         fontsize=11,
@@ -81,8 +83,8 @@ def _mark(panel: Axes, point: torch.Tensor, number: int) -> None:
 
 def _error_surface(panel: Axes) -> None:
     axis = torch.linspace(-4.5, 4.5, 90, dtype=torch.float64)
-    surface, style = numbers.error_surface(axis), {"colors": "0.75", "linewidths": 0.8}
-    panel.contour(axis, axis, surface, 18, linestyles="solid", **style)
+    surface = numbers.error_surface(axis)
+    panel.contour(axis, axis, surface, 18, linestyles="solid", colors="0.75", linewidths=0.8)
     w, b = numbers.wells().T
     panel.plot(b, w, "*", color=VERMILLION, markersize=12)
     panel.tick_params(labelsize=FONT["tick"])
@@ -96,7 +98,8 @@ def _kl_surface(panel: Axes, theta: torch.Tensor, rate: float, damping: float, n
     panel.contour(axis, axis, numbers.kl_surface(theta, axis), 7, colors="0.75", linewidths=0.8)
     for name, direction in numbers.directions(theta, rate, damping).items():
         arrow = {"color": METHODS[name], "width": 1.2, "headwidth": 6, "headlength": 6}
-        panel.annotate("", (0.8 * direction).flip(0).tolist(), (0, 0), arrowprops=arrow)
+        w, b = (0.8 * direction).tolist()
+        panel.annotate("", (b, w), (0, 0), arrowprops=arrow)
     panel.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[], yticks=[], aspect="equal")
     panel.set_title(f"KL at {number}", fontsize=FONT["title"])
 
@@ -129,14 +132,23 @@ FIGURE1 = Drawing(
 )
 
 
-def _rounded(*values: float) -> tuple[float, ...]:
-    """Return values to three digits: what the sentence says is what is drawn."""
-    return tuple(float(f"{value:.3g}") for value in values)
+def _rounded(value: float) -> float:
+    """Return a value to three digits: what the sentence says is what is drawn."""
+    return float(f"{value:.3g}")
+
+
+def _live(show: Callable) -> Callable:
+    """Return a function of the four controls that shows the figure at their rounded values."""
+
+    def shown(rate: float, damping: float, w: float, b: float) -> Figure | str:
+        return show(_rounded(rate), _rounded(damping), (_rounded(w), _rounded(b)))
+
+    return shown
 
 
 FIGURE1_LIVE = Drawing(
-    draw=lambda rate, damping, w, b: draw_figure1(*_rounded(rate, damping), _rounded(w, b)),
-    describe=lambda rate, damping, w, b: describe_figure1(*_rounded(rate, damping), _rounded(w, b)),
+    _live(draw_figure1),
+    _live(describe_figure1),
     ranges={
         "rate": (0.02, 0.6, "log"),
         "damping": (1e-3, 1.0, "log"),

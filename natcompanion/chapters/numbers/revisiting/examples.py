@@ -11,7 +11,11 @@ from natcompanion.chapters.experiments._revisiting_metrics import normal, small_
 from natcompanion.chapters.show import Table
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 
-LIKELIHOODS = {"linear, β = 0.5": Gaussian(0.5), "sigmoid": Bernoulli(), "softmax": Categorical()}
+LIKELIHOODS: dict[str, Likelihood] = {
+    "linear, β = 0.5": Gaussian(0.5),
+    "sigmoid": Bernoulli(),
+    "softmax": Categorical(),
+}
 SIZES = (3, 4, 3)
 
 

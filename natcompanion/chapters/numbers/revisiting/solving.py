@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import scipy.sparse.linalg
@@ -15,7 +16,10 @@ from natcompanion.chapters.show import Table, digits
 from natcompanion.chapters.statistics import Interval, interval, median, ratio_interval
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.likelihoods import Categorical, Gaussian
+from natcompanion.optim.natural_gradient import Step
 from natcompanion.solvers import Solution, minres, minres_qlp
+
+Prediction = Literal["linear", "quadratic"]
 
 LIKELIHOOD = Categorical()
 PRODUCTS = 40
@@ -183,15 +187,21 @@ def least_squares() -> tuple[nn.Linear, torch.Tensor, torch.Tensor]:
     return model, normal(generator, 40, 3), normal(generator, 40, 2)
 
 
-def ratio_on_a_quadratic(eta: float, prediction: str) -> float:
+def step_of(optimizer: optim.NaturalGradient, x: torch.Tensor, t: torch.Tensor) -> Step:
+    """Make a step and return what it did."""
+    optimizer.step(x, t)
+    assert optimizer.last is not None
+    return optimizer.last
+
+
+def ratio_on_a_quadratic(eta: float, prediction: Prediction) -> float:
     """Return the reduction ratio of a step on least squares, "linear" (Eq. 30) or "quadratic"."""
     model, x, y = least_squares()
     damping = LevenbergMarquardt(1e-8)
     optimizer = optim.NaturalGradient(
         model, Gaussian(), eta, damping=damping, rtol=1e-12, prediction=prediction
     )
-    optimizer.step(x, y)
-    return round(optimizer.last.rho, 6)
+    return round(step_of(optimizer, x, y).rho, 6)
 
 
 def ratio_table() -> Table:
@@ -223,7 +233,7 @@ def noisy_labels() -> tuple[torch.Tensor, torch.Tensor, float]:
     optimizer = optim.NaturalGradient(
         model, LIKELIHOOD, 1.0, damping=1e-6, rtol=1e-12, max_iter=100
     )
-    return x, t, min(optimizer.step(x, t) for _ in range(30))
+    return x, t, min(step_of(optimizer, x, t).loss for _ in range(30))
 
 
 @cache
@@ -237,19 +247,19 @@ def damping_run(eta: float, rule: str, first: float) -> dict[str, list[float]]:
     with torch.no_grad():
         model.weight.copy_(torch.eye(3) - 1)
         model.bias.copy_(torch.tensor([1.0, -1.0, 0.0]))
-    prediction = "linear" if rule == "Eq. 30" else "quadratic"
+    prediction: Prediction = "linear" if rule == "Eq. 30" else "quadratic"
     damping = LevenbergMarquardt(first, minimum=1e-6)
     optimizer = optim.NaturalGradient(
         model, LIKELIHOOD, eta, damping=damping, prediction=prediction
     )
     run: dict[str, list[float]] = {"damping": [], "rho": [], "excess": []}
     for _ in range(25):
-        excess = optimizer.step(x, t) - floor
-        if excess < 1e-9:
+        step = step_of(optimizer, x, t)
+        if step.loss - floor < 1e-9:
             break
-        run["excess"].append(excess)
-        run["damping"].append(optimizer.last.damping)
-        run["rho"].append(optimizer.last.rho)
+        run["excess"].append(step.loss - floor)
+        run["damping"].append(step.damping)
+        run["rho"].append(step.rho)
     return run
 
 
@@ -275,7 +285,7 @@ def digits_updates() -> str:
         If a run has errors left, or did not repeat an update to the last bit: the sentence would
         be wrong.
     """
-    results = stored("revisiting_digits.chapter")
+    results = [run.values for run in stored("revisiting_digits.chapter")]
     if any(run["errors"][-1] != 0 or run["repeated"] != run["updates"] for run in results):
         raise ValueError(
             "revisiting_digits: a run with errors left, or with an update not repeated"

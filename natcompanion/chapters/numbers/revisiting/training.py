@@ -70,8 +70,8 @@ def mean_test(where: str, column: str) -> Interval:
     return interval(tests(where, column))
 
 
-def _by_seed(where: str, column: str, key: str) -> dict[int, float]:
-    return {run.seed: run[key] for run in _results(where).select(column=column)}
+def _by_seed(where: str, column: str, key: str) -> dict[int, Any]:
+    return {run.seed: run.values[key] for run in _results(where).select(column=column)}
 
 
 def _paired(where: str, a: str, b: str, key: str) -> np.ndarray:
@@ -120,7 +120,7 @@ def _row(where: str, column: str) -> list:
 
 def curve(where: str, column: str, key: str) -> tuple[list[int], np.ndarray]:
     """Return updates, and the median of "train" or "test" over the seeds at each."""
-    curves = [run["curve"] for run in _results(where).select(column=column)]
+    curves = [run.values["curve"] for run in _results(where).select(column=column)]
     middle = np.median([[point[key] for point in points] for points in curves], axis=0)
     return [point["update"] for point in curves[0]], middle
 

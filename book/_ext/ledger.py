@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from natcompanion.chapters import ledger
-from natcompanion.chapters.figures import scoreboard
+from natcompanion.chapters.numbers import scoreboard
 
 COLUMNS = {
     "claims": {"Where": 14, "Claim": 34, "Verdict": 20, "Evidence and remarks": 32},

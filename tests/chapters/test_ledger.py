@@ -18,8 +18,9 @@ from docutils.utils import new_document
 from natcompanion import optim
 from natcompanion.chapters import ledger
 from natcompanion.chapters.experiments import Result, store
-from natcompanion.chapters.figures import scoreboard
+from natcompanion.chapters.figures import scoreboard as figures
 from natcompanion.chapters.ledger import Claim, LedgerError
+from natcompanion.chapters.numbers import scoreboard
 
 CLAIM = {
     "id": "whitening-faster",
@@ -344,7 +345,7 @@ def test_resolve():
 
 @pytest.mark.parametrize("name", list(ledger.LEDGERS))
 def test_the_picture_shows_what_the_words_say(name):
-    figure, words, tally = scoreboard.draw(name), scoreboard.describe(name), ledger.counts(name)
+    figure, words, tally = figures.draw(name), figures.describe(name), ledger.counts(name)
     widths = sum(bar.get_width() for container in figure.axes[0].containers for bar in container)
     assert widths == sum(sum(row.values()) for row in tally.values())
     for paper, row in tally.items():
@@ -356,11 +357,15 @@ def test_the_picture_shows_what_the_words_say(name):
 
 
 def test_the_summary_adds_up():
-    lines = scoreboard.summary().splitlines()[2:]
-    assert [line.split()[0] for line in lines] == list(ledger.PAPERS)
-    for line in lines:
-        claims, *verdicts = map(int, line.split()[1:6])
+    rows = scoreboard.summary_table().rows
+    assert [row[0] for row in rows] == list(ledger.PAPERS)
+    assert scoreboard.summary_table().columns[2:-2] == list(ledger.VERDICTS)
+    for row in rows:
+        claims, *verdicts = map(int, row[1:-2])
         assert claims == sum(verdicts)
+    for column, name in ((1, "claims"), (-2, "equations"), (-1, "errata")):
+        assert scoreboard.total(name) == sum(int(row[column]) for row in rows)
+        assert scoreboard.total(name) == len(ledger.load(name))
 
 
 def test_cost(results):

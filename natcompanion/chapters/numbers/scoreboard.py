@@ -1,1 +1,98 @@
-"""The numbers, tables and claims of the scoreboard."""
+"""The numbers and tables of the scoreboard: how many entries the ledgers have, and what the stored
+results cost.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+from natcompanion.chapters import experiments, ledger
+from natcompanion.chapters.experiments import Results
+from natcompanion.chapters.ledger import PAPERS, counts
+from natcompanion.chapters.show import Table
+
+
+def total(name: str) -> int:
+    """Return how many entries a ledger has."""
+    return sum(sum(tally.values()) for tally in counts(name).values())
+
+
+def summary_table() -> Table:
+    """Return for each paper its claims by verdict, and its numbers of equations and errata."""
+    claims, equations, errata = (counts(name) for name in ledger.LEDGERS)
+    return Table(
+        ["paper", "claims", *next(iter(claims.values())), "equations", "errata"],
+        [
+            [
+                paper,
+                *(sum(claims[paper].values()), *claims[paper].values()),
+                *(sum(tally[paper].values()) for tally in (equations, errata)),
+            ]
+            for paper in PAPERS
+        ],
+        "Entries of the three ledgers: claims by verdict, numbered equations, and errata.",
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it.
+
+    Examples
+    --------
+    >>> duration(0.2), duration(90), duration(7200)
+    ('below 1 s', '1.5 min', '2.0 h')
+    """
+    whole = round(seconds)
+    for unit, size in (("h", 3600), ("min", 60)):
+        if whole >= size:
+            return f"{whole / size:.1f} {unit}"
+    return f"{whole} s" if whole else "below 1 s"
+
+
+STATES = {
+    "legacy": "made before records carried the fingerprint of their code",
+    "stale": "made by other code than today's",
+    "dirty": "made by code that no commit holds",
+}
+
+
+def tally(results: list[Results]) -> str:
+    """Return in words how many records are not what today's code, committed, has made."""
+    counted = sum((Counter(each.states) for each in results), Counter())
+    return ", ".join(f"{counted[name]} {name}" for name in STATES if counted[name]) or "all current"
+
+
+def trust(paper: str, folder: Path | None = None) -> str:
+    """Return the note under a chapter: how many of its records are not current; empty if all
+    are.
+    """
+    found = [
+        experiments.load(name, preset, folder=folder, allow_stale=True)
+        for name, preset in experiments.stored(folder)
+        if name.partition("_")[0] == paper
+    ]
+    states = {name for results in found for name in results.states}
+    reasons = [f"{name}: {reason}" for name, reason in STATES.items() if name in states]
+    runs = sum(map(len, found))
+    note = (
+        f"Stored runs behind this page: {runs:,}, of which {tally(found)} ({'; '.join(reasons)})."
+    )
+    return note if reasons else ""
+
+
+def cost(folder: Path | None = None) -> list[tuple[str, str, str, str, str]]:
+    """Return paper, number of stored experiments, of runs, their computing time, and how many are
+    not current; all together in the last row.
+    """
+    found = [
+        (name.partition("_")[0], experiments.load(name, preset, folder=folder, allow_stale=True))
+        for name, preset in experiments.stored(folder)
+    ]
+
+    def row(title: str, results: list[Results]) -> tuple[str, str, str, str, str]:
+        seconds = sum(record.seconds for records in results for record in records)
+        runs = sum(map(len, results))
+        return title, str(len(results)), str(runs), duration(seconds), tally(results)
+
+    groups = {key: [results for paper, results in found if paper == key] for key in PAPERS}
+    rows = [row(PAPERS[key].title, results) for key, results in groups.items() if results]
+    return [*rows, row("All", [results for _, results in found])]

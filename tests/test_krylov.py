@@ -111,10 +111,9 @@ def test_krylov_subspace_descent_never_goes_uphill_and_beats_the_gradient(likeli
     losses = [optimizer.step(x, t) for _ in range(8)]
     alone = [one.step(x, t) for _ in range(8)]
     assert all(b <= a for a, b in itertools.pairwise(losses))
-    assert losses[-1] < alone[-1]
-    assert float(mean_gradient(model, x, t, likelihood).norm()) < float(
-        mean_gradient(plain, x, t, likelihood).norm()
-    )
+    # The search in the subspace is inexact: its gradient's norm differs by half between processors,
+    # the loss in the fourth digit.
+    assert losses[-1] < alone[-1] - 0.02
 
 
 def test_krylov_subspace_descent_uses_gauss_newton_and_fisher_alike():

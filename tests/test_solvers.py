@@ -190,7 +190,7 @@ def truncated_solutions(a, b, x0):
     return torch.cat([x0[:, None], x0[:, None] + terms.cumsum(1)], 1)
 
 
-@pytest.mark.parametrize("dtype, accuracy", [(torch.float64, 2e-5), (torch.float32, 1e-2)])
+@pytest.mark.parametrize("dtype, accuracy", [(torch.float64, 2e-5), (torch.float32, 3e-2)])
 def test_hard_systems_bring_no_false_success(dtype, accuracy):
     """The old criterion took A r = rounding for enough, and was wrong by up to a factor of 3 in
     x.
@@ -424,9 +424,15 @@ def test_float32_singular_system():
     g = torch.Generator().manual_seed(3)
     half = torch.randn(30, 8, generator=g)
     a, b = half @ half.mT, torch.randn(30, generator=g)
-    x = torch.from_numpy(np.linalg.lstsq(a.double().numpy(), b.double().numpy(), rcond=1e-5)[0])
+    x, seven = (
+        torch.linalg.pinv(a.double(), hermitian=True, rtol=rtol) @ b.double()
+        for rtol in (1e-5, 0.15)  # the second leaves out the smallest of the eight values
+    )
     solution = minres_qlp(a, b)
-    assert float((solution.x.double() - x).norm() / x.norm()) < 1e-3
+    # A r = 0 is recognized to about the root of the precision, 3.5e-4: the error is of that size.
+    bound = 10 * torch.finfo(torch.float32).eps ** 0.5
+    assert float((solution.x.double() - x).norm() / x.norm()) < bound
+    assert float((seven - x).norm() / x.norm()) > 10 * bound, "the negative control"
 
 
 @each

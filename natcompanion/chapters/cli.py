@@ -211,6 +211,8 @@ def report(options: argparse.Namespace) -> int:
             continue
         results = experiments.load(name, preset, allow_stale=True)
         groups = {record.identity[0]: record.settings for record in results}
+        for note in results.notes:
+            print(f"\n{name}.{preset}: note: {note}")
         for key, settings in groups.items():
             records = [record for record in results if record.identity[0] == key]
             print(f"\n{name}.{preset}: {len(records)} seeds, {settings}")
@@ -368,7 +370,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sample", type=int, help="run so many of them, of many experiments")
     command.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
     command.add_argument(
-        "--budget", type=float, default=450.0, help="recorded seconds of a sample (default 450)"
+        "--budget", type=float, default=300.0, help="recorded seconds of a sample (default 300)"
     )
     command.add_argument(
         "--packaged", action="store_true", help="only data that packages ship: no download"

@@ -94,6 +94,7 @@ def test_the_fisher_matrix_is_that_of_the_middle_layer_before_and_after_whitenin
         torch.testing.assert_close(prong.fisher_matrix(0.1, covariance), expected)
         assert prong.fisher_conditions(0.1, covariance) == fisher.conditions(expected)
     assert prong.fisher_conditions() == fisher.conditions(plain)
+    assert prong.fisher_conditions()["tail"] == pytest.approx(257_000, rel=2e-3)  # this network
     model[0].weight.data.zero_()  # a copy: the next is whole
     assert float(prong.network()[0][0].weight.detach().norm()) > 1
 

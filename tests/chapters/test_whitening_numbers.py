@@ -172,6 +172,10 @@ def test_the_spectrum_of_the_example():
 def test_samples_before_and_after():
     x, y = whitening.whitened("pca", 0.6)
     assert x.shape == (400, 2) and x.mean(0).abs().max() < 1e-12
+    raw = torch.randn(400, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    second = 0.6 * raw[:, 0] + 0.8 * raw[:, 1]
+    made = torch.stack([3 * raw[:, 0], second], 1)
+    assert torch.allclose(x, made - made.mean(0))
     std = x.square().mean(0).sqrt()
     assert std[0] == pytest.approx(3, abs=0.2) and std[1] == pytest.approx(1, abs=0.1)
     assert float((x[:, 0] * x[:, 1]).mean() / std.prod()) == pytest.approx(0.6, abs=0.1)
@@ -377,7 +381,7 @@ def test_spectra_of_the_digits():
     assert abs(float(y.abs().max())) > float((x - mean).abs().max())
     counts = whitening.spectrum_counts("zca", 0.01)
     assert counts["above"] == int((lam > 0.01).sum()) == counts["white"]
-    assert counts["zero"] == int((lam < 1e-8).sum())
+    assert counts["zero"] == int((after < 1e-6).sum()) < int((after < 1e-2).sum())
 
 
 def stale(store, speeds):
@@ -481,7 +485,8 @@ def test_lbfgs(store):
     assert whitening.blind_slower_pairs() == "1 of 3"
     assert whitening.lbfgs_faster("blind", "strong").tolist() == [True, False, False]
     assert whitening.blind_fails().tolist() == [True, True, False]
-    # with the weak ridge 40, 20, 30 against 20; with the strong one ties
+    # with the weak ridge 40, 20, 30 against 20 (a tie in the second); with the strong one ties
+    assert whitening.lbfgs_faster("renewed", "weak").tolist() == [True, False, True]
     assert whitening.renewed_share().tolist() == [0.5, 0, 0.5]
     table = cells(whitening.lbfgs_table())
     assert table["passed blindly, scipy"] == ["1/3", "–", "3/3", "6"]

@@ -294,3 +294,11 @@ def test_projected_squared_norm_and_its_law():
 def test_projection_sizes_are_checked():
     with pytest.raises(ValueError, match="k >= 1"):
         projection(0, 3)
+
+
+def test_updating_keeps_no_graph():
+    """Outputs of a layer carry one, which would grow with every batch."""
+    linear, whitening = torch.nn.Linear(4, 4).double(), EASI(4, 0.01)
+    for seed in range(3):
+        y = whitening.update(linear(torch.randn(6, 4, generator=rng(seed), dtype=torch.float64)))
+    assert not whitening.B.requires_grad and not y.requires_grad

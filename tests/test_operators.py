@@ -290,3 +290,16 @@ def test_bad_input_is_named():
         CovarianceOperator(model, [(x, t)], t, Categorical())
     with pytest.raises(ValueError, match="finite numbers"):
         FisherOperator(model, [x, x * float("inf")], Categorical())
+
+
+def test_a_tuple_of_two_tensors_is_not_taken_for_two_batches():
+    """To most people it is a batch with its targets, and the matrix would be the mean over both."""
+    model = nn.Linear(5, 5).double()
+    x, t = torch.randn(8, 5, dtype=torch.float64), torch.randn(8, 5, dtype=torch.float64)
+    with pytest.raises(ValueError, match="tuple of two tensors"):
+        FisherOperator(model, (x, t), Gaussian())
+    with pytest.raises(ValueError, match="tuple of two tensors"):
+        CovarianceOperator(model, (x, t), None, Gaussian())
+    alone = FisherOperator(model, x, Gaussian()).dense()
+    torch.testing.assert_close(FisherOperator(model, [(x, t)], Gaussian()).dense(), alone)
+    torch.testing.assert_close(FisherOperator(model, [x, t], Gaussian())._n, 16)

@@ -879,3 +879,19 @@ def test_an_inverse_for_float32_has_its_digits_whatever_the_condition(eps):
     wrong, error = ((inverse - exact).norm() / exact.norm() for inverse in (careless, single))
     assert single.dtype == torch.float32 and error < 5e-3
     assert eps > 1e-6 or wrong > 0.05
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_step_on_gradients_that_are_not_finite_is_refused(value):
+    x, t = data()
+    model = mlp()
+    optimizer = PRONG(model, 0.1, momentum=0.9, sample=x)
+    train(model, optimizer, x, t, 2)
+    before, steps = [p.detach().clone() for p in model.parameters()], optimizer.steps
+    optimizer.zero_grad()
+    cross_entropy(model(x), t).backward()
+    next(iter(model.parameters())).grad[0, 0] = value
+    with pytest.raises(ValueError, match="finite gradients"):
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    assert optimizer.steps == steps

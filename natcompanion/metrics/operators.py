@@ -59,6 +59,25 @@ class JacobianProducts:
         return torch.cat([g.reshape(-1) for g in grads])
 
 
+def input_batches(x: Batches) -> list[torch.Tensor]:
+    """Return the inputs of each batch: of one tensor, or of a list or loader of batches, whose
+    items may be pairs with targets.
+    """
+    if isinstance(x, torch.Tensor):
+        return [x]
+    refuse_pair(x)
+    return [batch if isinstance(batch, torch.Tensor) else batch[0] for batch in x]
+
+
+def refuse_pair(x: Any) -> None:
+    """Raise ValueError for a tuple of two tensors: two batches, or one with its targets?"""
+    if isinstance(x, tuple) and len(x) == 2 and all(isinstance(b, torch.Tensor) for b in x):
+        raise ValueError(
+            "x: expected the inputs, or a list of batches, got a tuple of two tensors, which may "
+            "be inputs with their targets or two batches; pass the inputs alone, or [one, other]"
+        )
+
+
 class MetricOperator:
     """What all metric operators share: products, damping, diagonal, dense form.
 
@@ -73,12 +92,7 @@ class MetricOperator:
     ) -> None:
         self._f = ModelFunction(model, parameters)
         self.damping = _checks.non_negative(damping, "damping")
-        batches = (
-            [x]
-            if isinstance(x, torch.Tensor)
-            else [b if isinstance(b, torch.Tensor) else b[0] for b in x]
-        )
-        self._batches = [self._f.check(batch) for batch in batches]
+        self._batches = [self._f.check(batch) for batch in input_batches(x)]
         if not self._batches:
             raise ValueError("x: expected a tensor or at least one batch, got none")
         self._n = sum(map(len, self._batches))
@@ -307,6 +321,7 @@ class CovarianceOperator(MetricOperator):
                 "t: expected targets where x is a tensor, and None where x is batches of pairs"
             )
         if t is None:
+            refuse_pair(x)
             pairs = list(x)
             x, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         else:

@@ -19,6 +19,7 @@ from natcompanion.optim._prong_layers import (
     WhitenedLayer,
     trained_layers,
 )
+from natcompanion.optim.base import refuse_not_finite
 
 Inputs = torch.Tensor | tuple | Iterable
 
@@ -319,14 +320,16 @@ class PRONG(Optimizer):
         Raises
         ------
         ValueError
-            If a layer has a gradient, but never saw a forward pass of the model or the sample. No
-            parameter is changed then.
+            If a gradient is not finite, or a layer has one, but never saw a forward pass of the
+            model or the sample. No parameter is changed then.
         """
         self._check_pairs()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        found = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
+        refuse_not_finite(found, type(self).__name__)
         self._precondition_the_rest()
         if self.synchronize:
             _distributed.reduce_mean(

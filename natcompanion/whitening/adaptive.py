@@ -123,6 +123,7 @@ class EASI:
             raise ValueError(f"x: expected (n, {len(self.B)}), got shape {tuple(x.shape)}")
         return x.to(self.B.dtype) @ self.B.mT
 
+    @torch.no_grad()  # a graph kept in B would grow with every batch
     def update(self, batch: torch.Tensor) -> torch.Tensor:
         """Do one step with the mean relative gradient of the rows of ``batch`` (n, d) and return y
         (n, d).

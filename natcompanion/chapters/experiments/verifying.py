@@ -300,7 +300,7 @@ def verify(
             try:
                 new = again(old)
             except DataUnavailable as error:
-                yield Check(old, None, skipped=str(error).partition("\n")[0])
+                yield Check(old, None, skipped=str(error).partition(" Tried:")[0])
                 continue
             peers = peers_of(old, files[old.experiment, old.preset])
             changed, same = verdicts(old, new, place, copy)

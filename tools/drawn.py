@@ -87,7 +87,7 @@ def _artists(axes: Axes) -> dict[str, list[dict[str, Any]]]:
     """Return the artists that hold data, by kind."""
     colours = {to_hex(patch.get_facecolor(), keep_alpha=True): None for patch in axes.patches}
     return {
-        "line": [_artist(line, np.asarray(line.get_xydata(), float)) for line in axes.lines],
+        "line": [_artist(line, _visible(axes, line)) for line in axes.lines],
         "collection": [_artist(item, _collected(item)) for item in axes.collections],
         "image": [
             {"map": image.get_cmap().name, "limits": _numbers(image.get_clim())}
@@ -108,6 +108,15 @@ def _artists(axes: Axes) -> dict[str, list[dict[str, Any]]]:
             for colour in colours
         ],
     }
+
+
+def _visible(axes: Axes, line: Any) -> np.ndarray:
+    """Return the points of a line; what lies beyond the axes counts as their edge."""
+    data = np.asarray(line.get_xydata(), float)
+    if line.get_transform() != axes.transData:
+        return data
+    low, high = np.sort(np.array([axes.get_xlim(), axes.get_ylim()]), axis=1).T
+    return np.clip(data, low, high)
 
 
 def _collected(item: Collection) -> np.ndarray:

@@ -103,7 +103,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             )
         finally:
             server.terminate()
-            server.wait(20)
+            server.wait(60)
 
 
 def wait_for(address: str, server: subprocess.Popen, log: Path) -> str:

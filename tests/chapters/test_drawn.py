@@ -89,6 +89,17 @@ def test_the_same_figure_and_rounding_are_no_difference():
     assert list(tool.differences(before, tool.fingerprint(toy(SWAPPED)), spread=0.01))
 
 
+def test_what_lies_beyond_the_axes_is_no_difference():
+    for limit, differs in ((2.0, True), (0.5, False)):
+        before, after = Figure(), Figure()
+        for figure, end in ((before, 1.0), (after, 3.0)):
+            axes = figure.subplots()
+            axes.plot([0.2, end])
+            axes.set_ylim(0, limit)
+        found = list(tool.differences(tool.fingerprint(before), tool.fingerprint(after)))
+        assert bool(found) is differs
+
+
 def test_colours_of_a_legend_and_names_of_bars_are_words_too():
     for artist in ("legend", "ticks"):
         changed = toy()

@@ -159,7 +159,7 @@ NEURON = Drawing(
 def draw_nu(omega: float, iota: float, alpha: float) -> Figure:
     """nu of the four activations against the input of the neuron."""
     drawing, (panel,) = figure(4.0)
-    a = torch.linspace(-4, 4, 801, dtype=torch.float64)
+    a = torch.arange(-400, 401, dtype=torch.float64) / 100  # 0 is 0: ELU jumps there
     for name, options, color, line in (
         ("tanh", {}, VERMILLION, "-"),
         ("sigmoid", {}, ORANGE, "-"),

@@ -30,7 +30,9 @@ from natcompanion.chapters.figures.drawing import Drawing, declared
 from natcompanion.chapters.regression import EXACT, compare
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "chapters" / "drawn"
-SPREADS: dict[str, float] = {}
+SPREADS = {
+    "revisiting.SOLVERS": 0.05,  # conjugate gradients diverge where rounding decides
+}
 """Relative spread of the data of a figure, by its name, where it is more than ``EXACT``."""
 
 PLACES = ("first", "middle", "last", "mean", "largest")

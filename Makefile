@@ -41,11 +41,18 @@ test-pages: book $(BROWSER) ## Ledgers, the build, and the rendered pages in Chr
 test-anywhere: $(INSTALLED) ## Unit tests and notebooks with the instructions of other processors
 	$(call stage,$(PY) tools/anywhere.py)
 
+coverage: $(INSTALLED) ## Which lines of the library and of the chapters' machinery the unit tests run
+	$(call stage,$(PY) tools/mutation.py --coverage)
+
+mutation: $(INSTALLED) ## Change the code in 80 places and see which test notices (half an hour)
+	$(call stage,$(PY) tools/mutation.py --count 80 --seed 1 -n $(WORKERS))
+
 nightly: $(INSTALLED) ## What is slow: marked tests, every instruction set, comparisons near their bounds (hours)
 	$(call stage,status=0; \
 	  $(PY) -m pytest tests -q -m nightly || status=1; \
 	  $(PY) tools/anywhere.py --all || status=1; \
 	  $(PY) tools/margins.py || status=1; \
+	  $(PY) tools/mutation.py --fresh -n $(WORKERS) || status=1; \
 	  $(PY) -m natcompanion.chapters.cli verify --sample 20 --seed 1 || status=1; exit $$status)
 
 serve: ## Show the built pages on a local port (PORT=8000)

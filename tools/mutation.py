@@ -11,6 +11,7 @@ copy. The score goes to ``book/results/mutation.json``.
 import argparse
 import ast
 import copy
+import io
 import json
 import os
 import random
@@ -221,6 +222,21 @@ def measure(environment: dict[str, str]) -> None:
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
+def shown() -> int:
+    """Print the share of lines that tests run, by wing; exit code 1 below 90 % of the library."""
+    coverage = Coverage(data_file=str(WORK / "coverage"))
+    coverage.load()
+    wings = {"library": "natcompanion/*", "chapters": "natcompanion/chapters/*"}
+    omitted = {"library": ["natcompanion/chapters/*"], "chapters": []}
+    shares = {
+        wing: coverage.report(include=[pattern], omit=omitted[wing], file=io.StringIO())
+        for wing, pattern in wings.items()
+    }
+    for wing, share in shares.items():
+        print(f"{wing}: {share:.1f} % of the lines")
+    return int(shares["library"] < 90)
+
+
 def node_ids() -> dict[str, tuple[str, float]]:
     """Return for each ``module.function`` the node id of its tests and their mean seconds."""
     files = {path.stem: path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
@@ -377,11 +393,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fresh", action="store_true", help="measure the coverage anew")
     parser.add_argument("-n", "--workers", type=int, default=2)
+    parser.add_argument("--coverage", action="store_true", help="show the coverage and stop")
     options = parser.parse_args()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     began = time.perf_counter()
     if options.fresh or not (WORK / "coverage").exists():
         measure(environment)
+    if options.coverage:
+        return shown()
     table = tests_by_line()
     sample = chosen(mutants(table), options.count, options.seed)
     print(

@@ -74,22 +74,6 @@ REDUCE: dict[str, Callable] = {
     "mean": np.mean,
 }
 
-FUNCTIONS = {
-    "mean": np.mean,
-    "median": np.median,
-    "min": np.min,
-    "max": np.max,
-    "sum": np.sum,
-    "all": np.all,
-    "any": np.any,
-    "abs": np.abs,
-    "log": np.log,
-    "log10": np.log10,
-    "exp": np.exp,
-    "sqrt": np.sqrt,
-    "len": len,
-}
-
 
 class _StrictLoader(yaml.SafeLoader):
     """YAML that refuses a key given twice."""
@@ -170,23 +154,6 @@ class Measurement:
         return f"{text} {self.unit}" if self.unit else text
 
 
-def _evaluate(expression: str, names: dict[str, Any]) -> Any:
-    """Return the value of an expression in which only these names and the functions above are
-    known.
-    """
-    try:
-        tree = ast.parse(expression, mode="eval")
-        for node in ast.walk(tree):
-            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-            if name.startswith("_"):
-                raise NameError(f"{name!r} is private")
-        # numpy imports the code of a method such as .mean when it is first called
-        inside = {"__import__": __import__}
-        return eval(compile(tree, "ledger", "eval"), {"__builtins__": inside, **FUNCTIONS, **names})
-    except Exception as error:
-        raise LedgerError(f"{expression!r}: {error}") from error
-
-
 COMPARISONS: dict[type, Callable] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -235,17 +202,6 @@ def holds(criterion: str, names: dict[str, Any]) -> bool:
         raise LedgerError(f"criterion {criterion!r}: {error}") from error
 
 
-def _named(claim: Claim) -> bool:
-    """Return whether the measure names a function of numbers; else it is an expression, as all
-    were before.
-    """
-    try:
-        name = numbers.call(claim.measure)[0]
-    except ValueError:
-        return False
-    return hasattr(importlib.import_module(f"natcompanion.chapters.numbers.{claim.paper}"), name)
-
-
 def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
     """Return the measured value of a claim from the stored result; None if no experiment settles
     it.
@@ -253,23 +209,18 @@ def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
     Raises
     ------
     LedgerError
-        If nothing is stored, the expression fails, or it rests on two to four values: too few for
-        an interval.
+        If nothing is stored, the function fails, or it gives two to four values: too few for an
+        interval.
     """
     if claim.experiment is None:
         return None
     try:
-        results = experiments.load(*claim.experiment.split("."), folder=folder, allow_stale=True)
-        if _named(claim):
-            with numbers.results(folder):
-                found = numbers.value(claim.paper, claim.measure)
-            if isinstance(found, Interval):
-                return Measurement(np.array([found.mean]), found, claim.unit)
-            each = np.asarray(found)
-        else:
-            each = np.asarray(
-                _evaluate(claim.measure, {"results": results, "values": results.values})
-            )
+        experiments.load(*claim.experiment.split("."), folder=folder, allow_stale=True)
+        with numbers.results(folder):
+            found = numbers.value(claim.paper, claim.measure)
+        if isinstance(found, Interval):
+            return Measurement(np.array([found.mean]), found, claim.unit)
+        each = np.asarray(found)
         if each.ndim > 1 and max(each.shape) < each.size:
             raise LedgerError(
                 f"measure: expected one number for each seed or problem, got shape {each.shape}"

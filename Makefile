@@ -81,4 +81,4 @@ $(BROWSER): tools/browser.py $(INSTALLED)
 $(VENDOR): package.json package-lock.json tools/vendor.py $(INSTALLED)
 	$(PY) tools/vendor.py
 
-.PHONY: help install book test check test-unit test-notebooks test-pages test-anywhere nightly serve notebooks lab clean
+.PHONY: help install book test check test-unit test-notebooks test-pages test-anywhere coverage mutation nightly serve notebooks lab clean

@@ -230,6 +230,8 @@ def noisy_labels() -> tuple[torch.Tensor, torch.Tensor, float]:
     x = normal(generator, 80, 3)
     t = LIKELIHOOD.sample(x, generator=generator)
     model = nn.Linear(3, 3).double()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)  # a random start would depend on what ran before
     optimizer = optim.NaturalGradient(
         model, LIKELIHOOD, 1.0, damping=1e-6, rtol=1e-12, max_iter=100
     )

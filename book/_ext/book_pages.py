@@ -5,13 +5,25 @@ page.
 repository on its host. With it, pages get repository and Binder buttons. Without it, a page has
 none of these buttons. ``NATCOMPANION_BRANCH`` (default ``main``) and ``NATCOMPANION_BINDER``
 (default the public Binder) go with it.
+
+A number in the prose that its function does not give today is a warning, so the build fails.
 """
 
+import json
 import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ConfigError
+from sphinx.util import logging
+
+from natcompanion.chapters import prose
+
+LOGGER = logging.getLogger(__name__)
+CODE = re.compile(r"`[^`\n]*`")
 
 
 def repository_options(environ: dict[str, str]) -> dict:
@@ -40,10 +52,29 @@ def set_repository(app: Sphinx, config: Config) -> None:
     config.html_theme_options.update(repository_options(dict(os.environ)))
 
 
+def markdown(path: Path, text: str) -> Iterator[str]:
+    """Yield the Markdown texts of a page: the cells of a notebook, or the page itself."""
+    if path.suffix != ".ipynb":
+        yield text
+        return
+    for cell in json.loads(text)["cells"]:
+        if cell["cell_type"] == "markdown":
+            yield "".join(cell["source"])
+
+
+def check_numbers(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Warn of every number of the prose, code aside, that is not what its function gives."""
+    path = Path(app.env.doc2path(docname))
+    for text in markdown(path, source[0]):
+        for line in prose.differences(path.stem, CODE.sub("", text)):
+            LOGGER.warning("number in the prose: %s", line, location=docname)
+
+
 def setup(app: Sphinx) -> dict:
     """Register the extension."""
     app.add_config_value(
         "comments_config", {}, ""
     )  # Jupyter Book sets it even when sphinx_comments is not loaded
     app.connect("config-inited", set_repository, priority=100)
+    app.connect("source-read", check_numbers)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

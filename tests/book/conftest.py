@@ -55,7 +55,6 @@ def copy_book(folder: Path) -> Path:
     for name in ("_ext", "_static"):
         shutil.copytree(ROOT / "book" / name, folder / "book" / name)
     shutil.copytree(ROOT / "book" / "ledger", folder / "book" / "ledger")
-    shutil.copy(ROOT / "book" / "references.bib", folder / "book")
     return folder
 
 

@@ -10,11 +10,15 @@ BREAKS = {
     "page": "{doc}`nowhere`",
     "equation": "{eq}`nowhere`",
     "anchor": "[text](#nowhere)",
-    "citation": "{cite}`nobody1900nothing`",
+    "link": "[text](nowhere.ipynb)",
+    "citation": "[Nobody (1900)](bibliography.md#nobody-1900)",
+    "number": '<span data-number="natural_angle()">7</span>',
     "picture": "![alt](nowhere.png)",
     "function": "{py:func}`natcompanion.nowhere`",
 }
-"""What can be wrong on a page. Each is put on a page of its own."""
+"""What can be wrong on a page. Each is put on a page of its own, which is called foundations where
+it takes the numbers of that chapter.
+"""
 
 
 def one_cell(book: Path, source: str) -> None:
@@ -38,13 +42,15 @@ def assert_fails_twice(build, book: Path, *words: str) -> None:
 
 def test_mistakes_on_pages_and_printed_warnings_fail_every_build(mini_book, build_book):
     one_cell(mini_book, "import sys\nprint('a warning', file=sys.stderr)")
+    names = {kind: "foundations" if kind == "number" else kind for kind in BREAKS}
     for kind, text in BREAKS.items():
-        (mini_book / "book" / f"{kind}.md").write_text(f"# A page\n\n{text}\n")
+        (mini_book / "book" / f"{names[kind]}.md").write_text(f"# A page\n\n{text}\n")
     with (mini_book / "_toc.yml").open("a") as toc:
-        toc.writelines(f"  - file: book/{kind}\n" for kind in BREAKS)
-    pages = [f"{mini_book}/book/{kind}.md:3: " for kind in BREAKS if kind != "citation"]
+        toc.writelines(f"  - file: book/{name}\n" for name in names.values())
+    pages = [f"{mini_book}/book/{kind}.md:3: " for kind in BREAKS if kind != "number"]
+    number = f"{mini_book}/book/foundations.md: WARNING: number in the prose: natural_angle(): the"
     assert_fails_twice(
-        build_book, mini_book, *pages, "nobody1900nothing", "stderr was found in the cell outputs"
+        build_book, mini_book, *pages, number, "stderr was found in the cell outputs"
     )
 
 

@@ -1,0 +1,122 @@
+"""The text of the chapters is plain Markdown, which reads the same in the page, in JupyterLab and
+in the preview of a repository; its links lead somewhere in all three.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote
+
+import nbformat
+import pytest
+
+from natcompanion.chapters import ledger
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+NOTEBOOKS = sorted(BOOK.glob("*.ipynb"))
+PAGES = sorted(BOOK.glob("*.md"))
+
+RAW = re.compile(
+    r"\{[\w:+-]+\}`[^`\s][^`\n]*`"  # a role
+    r"|^\s*(?:`{3,}|~{3,}|:{3,})\s*\{"  # a directive
+    r"|^\s*:{3,}"
+    r"|^\s*\([\w-]+\)=\s*$"  # a target
+    r"|^\s*\$\$\s*\([\w-]+\)\s*$"  # the label of an equation
+    r"|\{glue|\{(?:cite|doc|ref|eq|numref)\b",
+    re.MULTILINE,
+)
+FENCED = re.compile(r"^(`{3,}|~{3,})(.*)\n(?:.*\n)*?\1\s*$", re.MULTILINE)
+CODE = re.compile(r"`[^`\n]+`")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(path: Path) -> str:
+    """Return the Markdown of a page or a notebook."""
+    if path.suffix != ".ipynb":
+        return path.read_text(encoding="utf-8")
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+def raw(text: str) -> list[str]:
+    """Return what shows raw where the book's extensions do not run."""
+    kept = FENCED.sub(lambda fence: fence[0] if "{" in fence[2] else "", text)
+    return [found[0].strip() for found in RAW.finditer(kept)]
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading, as repositories and the book make it."""
+    plain = LINK.sub(lambda found: found[0][1:].partition("]")[0], heading)
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    text = FENCED.sub("", prose(path))
+    return {slug(heading) for heading in re.findall(r"^#{1,3} (.+)$", text, re.MULTILINE)}
+
+
+def dead(path: Path, text: str) -> list[str]:
+    """Return the links of a text that lead to no file, or to no heading of it."""
+    found = []
+    for link in LINK.findall(CODE.sub("", FENCED.sub("", text))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = unquote(link).partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if not target.is_file() or anchor and anchor not in anchors(target):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_chapter_holds_no_markup_that_only_the_book_understands(path):
+    assert raw(prose(path)) == []
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *PAGES], ids=lambda path: path.name)
+def test_links_lead_to_a_file_and_a_heading(path):
+    assert dead(path, prose(path)) == []
+
+
+@pytest.mark.parametrize("name", ledger.LEDGERS)
+def test_each_paper_has_its_place_on_the_page_of_a_ledger(name):
+    text = prose(BOOK / f"{name}.md")
+    assert anchors(BOOK / f"{name}.md") >= set(ledger.PAPERS)
+    drawn = re.findall(rf"^## (\w+)\n\n```\{{ledger-{name}\}} (\w+)\n```$", text, re.MULTILINE)
+    assert [paper for _, paper in drawn] == list(ledger.PAPERS)
+    assert all(title.lower() == paper for title, paper in drawn)
+
+
+@pytest.mark.parametrize("paper", ledger.PAPERS)
+def test_a_chapter_leads_to_its_claims_its_equations_and_its_errata(paper):
+    links = LINK.findall(prose(BOOK / f"{paper}.ipynb"))
+    assert {f"{name}.md#{paper}" for name in ledger.LEDGERS} <= set(links)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "as {cite}`amari1998natural` says",
+        "see {doc}`whitening`",
+        "{glue:text}`steps`",
+        "{eq}`kl`",
+        "$$ x $$ (kl)\n\n$$\nx\n$$ (kl)",
+        "```{ledger-claims} prong\n```",
+        ":::{note}\nA note.\n:::",
+        "(here)=\n## Here",
+    ],
+)
+def test_raw_markup_is_noticed(text):
+    assert raw(text)
+
+
+def test_plain_markdown_is_left_alone():
+    text = 'Let $f_{x}$ and `{x}` be; $\\mathbb{E}[x]_{i}$.\n\n```python\nf"{x}"\n```'
+    assert raw(text) == []
+
+
+def test_a_dead_link_and_a_missing_citation_are_noticed():
+    text = "[a](nowhere.ipynb) [b](bibliography.md#nobody-1900) [c](bibliography.md#amari-1998)"
+    assert dead(BOOK / "x.md", text) == ["nowhere.ipynb", "bibliography.md#nobody-1900"]

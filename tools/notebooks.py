@@ -3,7 +3,7 @@
 ``pytest --nbval book/`` compares a fresh run with what is stored. Canonical form: kernel
 ``python3``; no widget state and no widget views, whose identifiers are random (the rendered book
 makes its own); stable cell ids; execution counts 1, 2, ...; printed text in one piece; pictures
-kept.
+kept; cells folded in JupyterLab as their tags fold them in the page.
 """
 
 import argparse
@@ -23,6 +23,12 @@ from natcompanion.chapters.regression import VIEW, profile
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+FOLDED = {
+    "hide-input": {"source_hidden": True},
+    "hide-output": {"outputs_hidden": True},
+    "hide-cell": {"source_hidden": True, "outputs_hidden": True},
+}
+"""What JupyterLab folds for a tag. Cells of ``remove-cell``, with live figures, stay open there."""
 
 
 def chapters(folder: Path = ROOT / "book") -> list[Path]:
@@ -50,10 +56,17 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
         for transient in ("execution", "collapsed", "jupyter", "scrolled"):
             cell.metadata.pop(transient, None)
         if cell.cell_type == "code":
+            if folded := _folded(cell.metadata.get("tags", [])):
+                cell.metadata.jupyter = folded
             count += bool(cell.source.strip())
             cell.execution_count = count if cell.source.strip() else None
             cell.outputs = _outputs(cell.outputs, cell.execution_count)
     return notebook
+
+
+def _folded(tags: list[str]) -> NotebookNode:
+    """Return what JupyterLab folds of a cell with these tags."""
+    return NotebookNode({key: True for tag in tags for key in FOLDED.get(tag, ())})
 
 
 def _outputs(outputs: list[NotebookNode], count: int | None) -> list[NotebookNode]:

@@ -214,3 +214,20 @@ def test_canonical_form_is_a_fixed_point_and_drops_what_changes():
     )
     assert [cell.execution_count for cell in once.cells[1:]] == [1, 2, 3, 4]
     assert once.cells[0].id and "image/png" in text
+
+
+@pytest.mark.parametrize(
+    "tags, folded",
+    [
+        ([], None),
+        (["hide-input"], {"source_hidden": True}),
+        (["hide-cell"], {"source_hidden": True, "outputs_hidden": True}),
+        (["remove-cell"], None),
+    ],
+)
+def test_a_cell_is_folded_as_its_tags_say(tags, folded):
+    notebook = read(MINI)
+    notebook.cells[2].metadata = nbformat.from_dict(
+        {"tags": tags, "jupyter": {"source_hidden": True, "outputs_hidden": False}}
+    )
+    assert tool.canonical(notebook).cells[2].metadata.get("jupyter") == folded

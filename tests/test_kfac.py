@@ -634,3 +634,73 @@ def test_options_of_another_kind():
             make(likelihood="categorical")
         with pytest.raises(ValueError, match="draws: expected an integer >= 1"):
             make(likelihood=Categorical(), draws=0)
+
+
+def block_steps(model, x, t, optimizer, params, factors):
+    """Take a step, and compare the move of ``params`` with the dense damped block."""
+    before = [p.detach().clone() for p in params]
+    optimizer.zero_grad()
+    loss_of(model, x, t).backward()
+    gradient = torch.cat([p.grad.flatten() for p in params])
+    optimizer.step()
+    moved = torch.cat([(b - p.detach()).flatten() for b, p in zip(before, params, strict=True)])
+    block = factors.dense()
+    return gap(moved, 0.1 * torch.linalg.solve(block + 1e-2 * eye(block), gradient))
+
+
+def test_a_trained_bias_with_a_frozen_weight_sees_ones():
+    model, (x, t) = mlp(), problem()
+    factors = kronecker_factors(model, x, Categorical(), parameters=["0.bias"])
+    both = kronecker_factors(model, x, Categorical())
+    assert torch.equal(factors["0"].A, torch.ones(1, 1, dtype=torch.float64))
+    assert gap(factors["0"].B, both["0"].B) < 1e-14
+    optimizer = KFAC(model, Categorical(), 0.1, damping=1e-2, parameters=["0.bias"])
+    optimizer.refresh(x)
+    assert block_steps(model, x, t, optimizer, [model[0].bias], factors["0"]) < 1e-12
+
+
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_freezing_after_a_refresh_takes_the_part_of_the_block(frozen):
+    model, (x, t) = mlp(), problem()
+    optimizer = KFAC(model, Categorical(), 0.1, damping=1e-2)
+    optimizer.refresh(x)
+    whole = optimizer.factors["0"]
+    getattr(model[0], frozen).requires_grad_(False)
+    stays = getattr(model[0], frozen).detach().clone()
+    other = getattr(model[0], {"weight": "bias", "bias": "weight"}[frozen])
+    exact = kronecker_factors(model, x, Categorical())["0"]
+    assert block_steps(model, x, t, optimizer, [other], exact) < 1e-12
+    assert torch.equal(getattr(model[0], frozen), stays)
+    # the block of both is another one, so that the part of its inverse would not do
+    inverses = [(f.dense() + 1e-2 * eye(f.dense())).inverse() for f in (whole, exact)]
+    corner = slice(-5, None) if frozen == "weight" else slice(0, 15)
+    assert gap(inverses[0][corner, corner], inverses[1]) > 1e-3
+    saved = optimizer.state_dict()
+    optimizer.load_state_dict(saved)
+    optimizer.refresh(x)
+    getattr(model[0], frozen).requires_grad_(True)
+    with pytest.raises(ValueError, match=r"layer '0' trains now; call refresh\(x\)"):
+        train(model, optimizer, x, t, 1, refresh=10, start=1)
+    optimizer.refresh(x)
+    train(model, optimizer, x, t, 1, refresh=10, start=1)
+    assert not torch.equal(getattr(model[0], frozen), stays)
+
+
+def test_groups_of_single_tensors_move_as_one_group():
+    x, t = problem()
+    ends = []
+    for split in (False, True):
+        model = mlp()
+        groups = [{"params": [p]} for p in model.parameters()][::-1] if split else None
+        optimizer = KFAC(model, Categorical(), 0.1, parameters=groups)
+        train(model, optimizer, x, t, 4)
+        ends.append(vector(model))
+    assert gap(*ends) < 1e-12
+    model = mlp()
+    optimizer = KFAC(model, Categorical(), 0.1, parameters=[model[0].weight])
+    optimizer.refresh(x)
+    optimizer.add_param_group({"params": [model[0].bias], "lr": 0.0})
+    optimizer.refresh(x)
+    before = [p.detach().clone() for p in model[0].parameters()]
+    train(model, optimizer, x, t, 1, refresh=10, start=1)
+    assert torch.equal(model[0].bias, before[1]) and not torch.equal(model[0].weight, before[0])

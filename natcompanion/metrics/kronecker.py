@@ -37,6 +37,16 @@ class KroneckerFactors(NamedTuple):
         order = torch.cat([places[:, :-1].flatten(), places[:, -1]])
         return block[order][:, order]
 
+    def part(self, weight: bool, bias: bool) -> "KroneckerFactors | None":
+        """Return the factors of the block of the weight alone, of the bias alone or of both, or
+        None if these do not hold it.
+        """
+        has_weight = len(self.A) > int(self.bias)
+        if (weight and not has_weight) or (bias and not self.bias) or not (weight or bias):
+            return None
+        columns = slice(0 if weight else len(self.A) - 1, None if bias == self.bias else -1)
+        return KroneckerFactors(self.A[columns, columns], self.B, bias)
+
     def inverse(
         self, damping: float, *, factored: bool = False, dtype: torch.dtype = torch.float64
     ) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -180,7 +190,7 @@ def _second_moments(layer: fast.Layer, delta: torch.Tensor) -> tuple[torch.Tenso
     h = _positions(layer).double()
     count = len(layer.inputs)
     if layer.bias:
-        h = torch.cat([h, torch.ones_like(h[:, :1])], 1)
+        h = torch.cat([h, h.new_ones(len(h), 1)], 1)
     delta = delta.movedim(2, -1) if isinstance(layer.module, nn.Conv2d) else delta
     delta = delta.flatten(0, -2).double()
     return h.mT @ h * (count / len(h)), delta.mT @ delta

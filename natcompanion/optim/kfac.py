@@ -13,6 +13,11 @@ from natcompanion.metrics.model_function import ModelFunction
 from natcompanion.optim.base import Directions, Parameters, Preconditioned, Share, trainable
 
 
+Inverse = Callable[[torch.Tensor], torch.Tensor]
+Block = tuple[str, bool, bool]
+"""The name of a layer, and whether its weight and its bias are trained."""
+
+
 class KFAC(Preconditioned):
     r"""Gradient descent with a Kronecker-factored Fisher matrix.
 
@@ -85,7 +90,7 @@ class KFAC(Preconditioned):
         if not hasattr(likelihood, "fisher_root"):
             raise ValueError(f"likelihood: expected one such as Categorical(), got {likelihood!r}")
         self.likelihood, self.generator = likelihood, generator
-        self._inverses: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+        self._inverses: dict[Block, Inverse] = {}
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -114,8 +119,8 @@ class KFAC(Preconditioned):
     def factors(self) -> dict[str, KroneckerFactors]:
         """The present factors by the name of the layer; empty before the first refresh."""
         found = {}
-        for name, own in self._layers():
-            kept = self.state.get(own[0], {})
+        for name, layer in self._layers():
+            kept = self.state.get(layer[0], {})
             if "A" in kept:
                 found[name] = KroneckerFactors(kept["A"], kept["B"], kept["bias"])
         return found
@@ -146,7 +151,7 @@ class KFAC(Preconditioned):
         trained now.
         """
         old, k = self.factors.get(name), self.param_groups[0]["decay"]
-        if old is None or old.A.shape != new.A.shape:
+        if old is None or (old.A.shape, old.bias) != (new.A.shape, new.bias):
             return new
         return KroneckerFactors(k * old.A + (1 - k) * new.A, k * old.B + (1 - k) * new.B, new.bias)
 
@@ -154,67 +159,91 @@ class KFAC(Preconditioned):
 
     def _take(self, factors: dict[str, KroneckerFactors]) -> None:
         """Keep factors and their inverses; nothing is kept if one cannot be inverted."""
-        inverses = {name: self._inverse(f) for name, f in factors.items()}
-        for name, own in self._layers():
+        inverses = self._inverted(factors)
+        for name, layer in self._layers():
             if name in factors:
                 A, B, bias = factors[name]
-                self.state[own[0]].update(A=A, B=B, bias=bias)
+                self.state[layer[0]].update(A=A, B=B, bias=bias)
         self._inverses = inverses
 
-    def _inverse(self, factors: KroneckerFactors) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _inverted(self, factors: dict[str, KroneckerFactors]) -> dict[Block, Inverse]:
+        """Return the inverses of the blocks that are trained now."""
+        found = {}
+        for name, layer in self._layers():
+            block = name, *_trained(layer)
+            if name in factors and (part := factors[name].part(*block[1:])) is not None:
+                found[block] = self._inverse(part)
+        return found
+
+    def _inverse(self, factors: KroneckerFactors) -> Inverse:
         options, narrow = self.param_groups[0], self._leaves()[0].dtype
         dtype = torch.float32 if narrow in (torch.float16, torch.bfloat16) else narrow
         return factors.inverse(options["damping"], factored=options["factored"], dtype=dtype)
 
     def _check_state(self, state: dict[nn.Parameter, dict[str, Any]]) -> None:
         super()._check_state(state)
-        for name, own in self._layers():
-            kept = state.get(own[0], {})
-            if "A" in kept and not _fit(KroneckerFactors(kept["A"], kept["B"], kept["bias"]), own):
+        for name, layer in self._layers():
+            kept = state.get(layer[0], {})
+            if "A" in kept and not _fit(kept, layer):
                 raise ValueError(f"factors of layer {name!r} of another shape")
 
     def _restored(self) -> None:
-        self._inverses = {name: self._inverse(f) for name, f in self.factors.items()}
+        self._inverses = self._inverted(self.factors)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key != "_inverses"}
 
     def _layers(self) -> Iterable[tuple[str, list[nn.Parameter]]]:
-        """Yield the name of each layer and those of its parameters that are ours: weight, then
-        bias.
+        """Yield the name of each layer and those of its parameters that are ours, trained now or
+        not: weight, then bias. The factors are kept with the first.
         """
         ours = {id(p) for p in self._leaves()}
         for name, module in self.model.named_modules():
-            own = [
-                p
-                for p in module._parameters.values()
-                if p is not None and id(p) in ours and p.requires_grad
-            ]
-            if own:
-                yield name, own
+            layer = [p for p in module._parameters.values() if p is not None and id(p) in ours]
+            if layer:
+                yield name, layer
 
     def _directions(self, gradients: Directions) -> Directions:
         found: Directions = {}
-        for name, own in self._layers():
+        for name, layer in self._layers():
+            own = [p for p in layer if p.requires_grad]
             mine = [gradients[p] for p in own if p in gradients]
             if not mine:
                 continue
-            if name not in self._inverses or not _fit(self.factors[name], own):
+            inverse = self._inverse_of(name, layer)
+            if inverse is None:
                 if any(bool(g.any()) for g in mine):
                     raise ValueError(
                         f"step: expected factors of the parameters that layer {name!r} trains now; "
                         "call refresh(x) with a batch of inputs first"
                     )
                 continue
-            found |= self._of_layer(name, own, gradients)
+            found |= _of_layer(inverse, own, gradients)
         return found
 
-    def _of_layer(self, name: str, own: list[nn.Parameter], gradients: Directions) -> Directions:
-        """Return the natural gradient of a layer; a parameter without a gradient counts as 0."""
-        columns = [gradients.get(p, torch.zeros_like(p)).reshape(len(p), -1) for p in own]
-        direction = self._inverses[name](torch.cat(columns, 1))
-        pieces = direction.split([c.shape[1] for c in columns], 1)
-        return {p: d.reshape(p.shape) for p, d in zip(own, pieces, strict=True) if p in gradients}
+    def _inverse_of(self, name: str, layer: list[nn.Parameter]) -> Inverse | None:
+        """Return the inverse of what a layer trains now: a frozen weight or bias has no part in the
+        block.
+        """
+        block = name, *_trained(layer)
+        if block not in self._inverses and name in self.factors:
+            if (part := self.factors[name].part(*block[1:])) is not None:
+                self._inverses[block] = self._inverse(part)
+        return self._inverses.get(block)
+
+
+def _trained(layer: list[nn.Parameter]) -> tuple[bool, bool]:
+    """Return whether the weight and the bias of a layer are trained now."""
+    dims = {p.ndim > 1 for p in layer if p.requires_grad}
+    return True in dims, False in dims
+
+
+def _of_layer(inverse: Inverse, own: list[nn.Parameter], gradients: Directions) -> Directions:
+    """Return the natural gradient of a layer; a parameter without a gradient counts as 0."""
+    columns = [gradients.get(p, torch.zeros_like(p)).reshape(len(p), -1) for p in own]
+    direction = inverse(torch.cat(columns, 1))
+    pieces = direction.split([c.shape[1] for c in columns], 1)
+    return {p: d.reshape(p.shape) for p, d in zip(own, pieces, strict=True) if p in gradients}
 
 
 def _over_processes(
@@ -229,9 +258,8 @@ def _over_processes(
     return found
 
 
-def _fit(factors: KroneckerFactors | None, own: list[nn.Parameter]) -> bool:
-    """Return whether factors have the shapes of the parameters of a layer."""
-    return factors is not None and (len(factors.B), len(factors.A)) == (
-        len(own[0]),
-        sum(p[0].numel() for p in own),
-    )
+def _fit(kept: dict[str, Any], layer: list[nn.Parameter]) -> bool:
+    """Return whether kept factors are of the weight, of the bias or of both of a layer."""
+    width = sum(p[0].numel() for p in layer if p.ndim > 1)
+    sizes = {width + 1, 1} if kept["bias"] else {width}
+    return len(kept["B"]) == len(layer[0]) and len(kept["A"]) in sizes

@@ -674,7 +674,7 @@ def test_freezing_after_a_refresh_takes_the_part_of_the_block(frozen):
     # the block of both is another one, so that the part of its inverse would not do
     inverses = [(f.dense() + 1e-2 * eye(f.dense())).inverse() for f in (whole, exact)]
     corner = slice(-5, None) if frozen == "weight" else slice(0, 15)
-    assert gap(inverses[0][corner, corner], inverses[1]) > 1e-3
+    assert gap(inverses[0][corner, corner], inverses[1]) > 1e-4
     saved = optimizer.state_dict()
     optimizer.load_state_dict(saved)
     optimizer.refresh(x)

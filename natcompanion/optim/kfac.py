@@ -12,7 +12,6 @@ from natcompanion.metrics.kronecker import KroneckerFactors, kronecker_factors, 
 from natcompanion.metrics.model_function import ModelFunction
 from natcompanion.optim.base import Directions, Parameters, Preconditioned, Share, trainable
 
-
 Inverse = Callable[[torch.Tensor], torch.Tensor]
 Block = tuple[str, bool, bool]
 """The name of a layer, and whether its weight and its bias are trained."""
@@ -226,8 +225,9 @@ class KFAC(Preconditioned):
         block.
         """
         block = name, *_trained(layer)
-        if block not in self._inverses and name in self.factors:
-            if (part := self.factors[name].part(*block[1:])) is not None:
+        if block not in self._inverses and (factors := self.factors.get(name)):
+            part = factors.part(*block[1:])
+            if part is not None:
                 self._inverses[block] = self._inverse(part)
         return self._inverses.get(block)
 

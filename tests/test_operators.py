@@ -303,3 +303,63 @@ def test_a_tuple_of_two_tensors_is_not_taken_for_two_batches():
     alone = FisherOperator(model, x, Gaussian()).dense()
     torch.testing.assert_close(FisherOperator(model, [(x, t)], Gaussian()).dense(), alone)
     torch.testing.assert_close(FisherOperator(model, [x, t], Gaussian())._n, 16)
+
+
+class Twice(nn.Module):
+    """One layer that is called twice: its closed form would be wrong."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3).double()
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+def conv_net(groups=1):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=groups), nn.Tanh(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(16, 3)).double()
+
+
+def frozen_weight():
+    model = mlp()
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+@named
+@pytest.mark.parametrize(
+    ("model", "x", "closed"),
+    [
+        (mlp(), batch(), True),
+        (frozen_weight(), batch(), True),
+        (conv_net(), torch.randn(5, 2, 4, 4).double(), True),
+        (conv_net(2), torch.randn(5, 2, 4, 4).double(), True),
+        (Twice(), torch.randn(5, 3).double(), False),
+    ],
+)
+def test_the_diagonal_in_closed_form(model, x, closed, likelihood, monkeypatch):
+    operator = FisherOperator(model, x, likelihood, damping=0.3)
+    expected = operator.dense().diagonal()
+    rows = []
+    f, true = operator._f, operator._f.rows
+    monkeypatch.setattr(f, "rows", lambda *args: rows.append(1) or true(*args))
+    for numbers in (2**24, 1):  # all at once, and one example at a time
+        monkeypatch.setattr(metrics.fast, "CHUNK", numbers)
+        torch.testing.assert_close(operator.diagonal(), expected, rtol=1e-11, atol=1e-14)
+    assert bool(rows) is not closed
+
+
+def test_the_diagonal_of_a_wide_softmax_takes_no_rows(monkeypatch):
+    model, x = nn.Linear(64, 1000).double(), torch.randn(4, 64).double()
+    operator = FisherOperator(model, x, Categorical())
+
+    def refuse(*_args):
+        raise AssertionError("explicit rows: 4,000 times 65,000 numbers")
+
+    monkeypatch.setattr(operator._f, "rows", refuse)
+    y = torch.softmax(model(x), -1).detach()
+    weight = (y * (1 - y)).mT @ x.square() / 4
+    expected = torch.cat([weight.flatten(), (y * (1 - y)).mean(0)])
+    torch.testing.assert_close(operator.diagonal(), expected, rtol=1e-10, atol=1e-16)

@@ -132,6 +132,54 @@ def gram(f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor) -> torch.T
     return total
 
 
+def diagonal(f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor | None:
+    """Return the diagonal (P,) of :func:`gram`, or None where that gives None.
+
+    Where weights are used once per example, the squares are summed over the cotangents first, and
+    one product of the squared inputs with that sum is the diagonal. Explicit rows, of one layer at
+    a time, are left for weights that are used at several positions.
+    """
+    layers = find_layers(f)
+    if layers is None:
+        return None
+    total = torch.zeros(f.size, dtype=f.dtype, device=x.device)
+    start, step = 0, 1
+    while start < len(x):
+        part = slice(start, start + step)
+        deltas = backpropagate(f, layers, x[part], cotangents[part])
+        if deltas is None:
+            return None
+        for layer, delta in zip(layers, deltas, strict=True):
+            _add_squares(total, layer, delta)
+        start += step
+        step = max(1, CHUNK // (_diagonal_numbers(layers, deltas) // len(x[part])))
+    return total
+
+
+def _diagonal_numbers(layers: list[Layer], deltas: list[torch.Tensor]) -> int:
+    """Return how many numbers the cotangents, and the rows where they are needed, hold."""
+    return sum(
+        d.numel() + (0 if m.flat else d.shape[0] * d.shape[1] * m.module.weight.numel())
+        for m, d in zip(layers, deltas, strict=True)
+    )
+
+
+def _add_squares(total: torch.Tensor, layer: Layer, delta: torch.Tensor) -> None:
+    """Add the squares of a layer's rows, summed over examples and cotangents, in their place."""
+    if layer.flat:
+        squares = delta.square().sum(0)
+        if layer.weight:
+            total[layer.weight] += (squares.mT @ layer.inputs.square()).flatten()
+        if layer.bias:
+            total[layer.bias] += squares.sum(0)
+        return
+    found, start = layer.rows(delta).square().sum((0, 1)), 0
+    for place in filter(None, (layer.weight, layer.bias)):
+        width = place.stop - place.start
+        total[place] += found[start : start + width]
+        start += width
+
+
 def find_layers(f: ModelFunction) -> list[Layer] | None:
     """Return the layers that own the chosen parameters, or None if anything but a plain layer owns
     one of them.

@@ -15,6 +15,7 @@ from torch import nn
 
 from natcompanion import _checks
 from natcompanion.likelihoods import Likelihood
+from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Parameters, gram, sampled_scores, score
 from natcompanion.metrics.model_function import DETACHED, ModelFunction
 
@@ -130,14 +131,24 @@ class MetricOperator:
         return (product.add_(w, alpha=self.damping) if self.damping else product).to(v.dtype)
 
     def diagonal(self) -> torch.Tensor:
-        """Return the exact diagonal (P,), with the damping."""
+        """Return the exact diagonal (P,), with the damping.
+
+        In closed form where all parameters belong to Linear and Conv2d layers that are called
+        once; by the gradient of every example and output elsewhere.
+        """
         self._check_unchanged()
-        mean = self._mean()
-        total = torch.zeros(self._f.size, dtype=self.dtype, device=self._batches[0].device)
-        for index, x in enumerate(self._batches):
-            for _, rows in self._f.chunks(x, self._cotangents(index, self._f.output(x))):
-                total += (rows if mean is None else rows - mean).square().sum((0, 1))
+        total = _sum(self._squares(index, x) for index, x in enumerate(self._batches))
         return (total / self._n + self.damping).to(self._f.out_dtype)
+
+    def _squares(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """Return the squared rows of a batch, summed; (P,)."""
+        mean, cotangents = self._mean(), self._cotangents(index, self._f.output(x))
+        if mean is None and (total := fast.diagonal(self._f, x, cotangents)) is not None:
+            return total
+        total = torch.zeros(self._f.size, dtype=self.dtype, device=x.device)
+        for _, rows in self._f.chunks(x, cotangents):
+            total += (rows if mean is None else rows - mean).square().sum((0, 1))
+        return total
 
     def dense(self) -> torch.Tensor:
         """Return the matrix (P, P), with the damping."""

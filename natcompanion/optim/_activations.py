@@ -181,13 +181,13 @@ def _follow(node: fx.Node, model: nn.Module) -> Activation | str:
     return "is used in several ways" if found else "is not used"
 
 
-def _asks_shape(user: fx.Node) -> bool:
+def _asks_shape(user: Any) -> bool:
     if user.op == "call_method":
         return user.target in SHAPE_METHODS
     return user.target is getattr and user.args[1] in SHAPES
 
 
-def _meaning(user: fx.Node, model: nn.Module) -> Activation | str:
+def _meaning(user: Any, model: nn.Module) -> Activation | str:
     if user.op == "output":
         return LINEAR
     if user.op == "call_module":
@@ -209,7 +209,7 @@ def _meaning(user: fx.Node, model: nn.Module) -> Activation | str:
     return f"goes into {getattr(user.target, '__name__', user.target)}"
 
 
-def _argument(node: fx.Node, name: str, default: float) -> float:
+def _argument(node: Any, name: str, default: float) -> float:
     return float(node.args[1] if len(node.args) > 1 else node.kwargs.get(name, default))
 
 
@@ -217,6 +217,7 @@ def _of_module(module: nn.Module) -> Activation | str:
     if isinstance(module, nn.PReLU) and module.num_parameters == 1:
         return Activation("relu", learned=module)
     try:
+        options: Mapping[str, Any]
         name, options = activation_of(module)
     except ValueError:
         return f"goes into {type(module).__name__}"

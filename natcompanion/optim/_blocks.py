@@ -3,6 +3,7 @@ layer's inputs.
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ class Block:
     def __init__(
         self,
         name: str,
-        layer: nn.Module,
+        layer: Any,
         activation: Activation,
         kind: str,
         omega: float,
@@ -132,7 +133,7 @@ class Block:
         self.rest = 1.0
         self.due = True
         self.accumulated = False
-        self.pending: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
+        self.pending: list[tuple[torch.Tensor, Any, int]] = []  # Any: weights, or None for 1
 
     @property
     def own(self) -> bool:
@@ -210,7 +211,9 @@ class Block:
         """
         x = torch.cat([self.inputs(x) for x, _, _ in self.pending])
         examples = sum(n for _, _, n in self.pending)
-        nu = None if self.pending[0][1] is None else torch.cat([nu for _, nu, _ in self.pending])
+        nu: Any = (
+            None if self.pending[0][1] is None else torch.cat([nu for _, nu, _ in self.pending])
+        )
         if self.own:
             return packed_moments(x, nu / examples, self._index(x.device))
         return gram(x * (examples**-0.5 if nu is None else (nu / examples).sqrt()))
@@ -303,7 +306,9 @@ class Tap:
     """
 
     def __init__(self, block: Block | None) -> None:
-        self.block = (lambda: None) if block is None else weakref.ref(block)
+        self.block: Callable[[], Block | None] = (
+            (lambda: None) if block is None else weakref.ref(block)
+        )
 
     @torch._disable_dynamo  # under torch.compile the hook runs as it is
     def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:

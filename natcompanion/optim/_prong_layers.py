@@ -64,7 +64,7 @@ class PlainLayer:
     Without a trainable bias nothing can be centred: c is 0, and P the inverse of the second moment.
     """
 
-    def __init__(self, name: str, module: nn.Module, metric_type: type) -> None:
+    def __init__(self, name: str, module: Any, metric_type: Any) -> None:
         self.name, self.weight, self.bias = name, module.weight, module.bias
         self.convolution = (
             (module.stride, module.padding, module.dilation)
@@ -114,6 +114,7 @@ class PlainLayer:
         gradients.
         """
         self.routed = True
+        b: torch.Tensor | None
         dtype = self._followed()
         h, delta = h.to(dtype), delta.to(dtype)
         if self.convolution is None:
@@ -174,9 +175,9 @@ class PlainLayer:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the gradients for those of the weights (out, in, height, width) and the bias."""
         if self.mean is not None:
-            W = W - torch.outer(b, self.mean)[:, :, None, None]
+            W = W - torch.outer(b, self.mean)[:, :, None, None]  # type: ignore[arg-type]  # a mean has a bias
         W = apply(W.movedim(1, -1)).movedim(-1, 1).contiguous()
-        return W, b if self.mean is None else b - W.sum((2, 3)) @ self.mean
+        return W, b if self.mean is None else b - W.sum((2, 3)) @ self.mean  # type: ignore[operator]  # a mean has a bias
 
     def _finished(
         self, W: torch.Tensor, b: torch.Tensor | None
@@ -198,7 +199,7 @@ class PlainLayer:
         )
         self.backward_moments = moments
         if due:
-            self.backward_inverse = damped_inverse(total.second_moment(), self.backward_eps).to(
+            self.backward_inverse = damped_inverse(total.second_moment(), self.backward_eps).to(  # type: ignore[arg-type]  # gradients are noted only where there is one
                 delta
             )
             self.refresh_backward = False
@@ -280,7 +281,7 @@ def _moments_fit(values: tuple | None, features: int) -> bool:
 class WhitenedLayer:
     """A whitened layer: new statistics change its coordinates, and the momentum with them."""
 
-    def __init__(self, name: str, module: nn.Module) -> None:
+    def __init__(self, name: str, module: Any) -> None:
         self.name, self.module = name, module
         self.weight, self.bias = module.V, module.d
         self.moments: Moments | None = None

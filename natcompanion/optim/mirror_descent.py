@@ -1,6 +1,6 @@
 r"""Mirror descent: steps in a dual space. With a quadratic distance it is the natural gradient."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -162,6 +162,7 @@ class MirrorDescent(Optimizer):
                 "psi: expected a mirror, a metric or a callable that returns one, got "
                 f"{type(psi).__name__}"
             )
+        self._source: Any  # a Mirror, a metric, or a callable that returns one
         self._source, self.dual, self.period, self._steps = (
             psi,
             dual,
@@ -169,7 +170,7 @@ class MirrorDescent(Optimizer):
             0,
         )
         self._renewed = callable(psi) and not hasattr(psi, "conjugate_gradient")
-        self.psi: Mirror | None = None
+        self.psi: Any = None  # a Mirror; None before the callable's first metric
         super().__init__(params, {"lr": check.non_negative(lr, "lr")})
         if not self._renewed:
             self.psi = self._mirror(psi) if isinstance(psi, torch.Tensor) else psi
@@ -233,7 +234,7 @@ class MirrorDescent(Optimizer):
     def _leaves(self) -> list[torch.Tensor]:
         return self.param_groups[0]["params"]
 
-    def _vector(self, pieces: list[torch.Tensor | None]) -> torch.Tensor:
+    def _vector(self, pieces: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Join one tensor per parameter into a float64 vector (P,); None counts as zeros."""
         wide = [
             torch.zeros_like(p) if piece is None else piece

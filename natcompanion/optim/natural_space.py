@@ -98,7 +98,7 @@ class NaturalSpace(Optimizer):
         self.metric, self.period = metric, None if period is None else check.whole(period, "period")
         self.eps, self.root = check.non_negative(eps, "eps"), root
         self._phi = torch.zeros_like(self._flat(), requires_grad=True)
-        self._whitener: torch.Tensor | None = None  # A = W^{-T}: it whitens the gradient
+        self._whitener: Any = None  # A = W^{-T}, a tensor once known: it whitens the gradient
         self._steps = 0
         self.inner = optimizer([self._phi])
 
@@ -117,7 +117,7 @@ class NaturalSpace(Optimizer):
         def inner_closure() -> Any:
             self._write(theta + (self._phi.detach() - phi) @ self._whitener)
             with torch.enable_grad():
-                loss = closure()
+                loss = closure()  # type: ignore[misc]  # only called where there is a closure
             gradient = self._flat_gradient()
             if torch.equal(
                 self._phi, phi

@@ -140,6 +140,8 @@ class PRONG(Optimizer):
         synchronize: bool = True,
         parameters: Iterable[Any] | None = None,
     ) -> None:
+        self.sample: Any
+        self._unhook: weakref.finalize
         self.model, self.sample, self.synchronize = model, sample, synchronize
         self.period, self.seed, self.decay = (
             check.whole(period, "period"),
@@ -150,7 +152,10 @@ class PRONG(Optimizer):
         self.backward_eps = (
             None if backward_eps is None else check.positive(backward_eps, "backward_eps")
         )
+        self._measured: dict[str, Moments] | None
         self.steps, self._renewed, self._measured = 0, -1, None
+        self.layers: dict[str, Any]  # plain and whitened layers
+        self.plain: dict[str, str]
         self.constant_inputs, self.layers, self.plain = frozenset(constant_inputs), {}, {}
         defaults = {
             "lr": lr,
@@ -392,7 +397,7 @@ class PRONG(Optimizer):
                     "compiled model first runs, or leave the layer out with parameters="
                 )
 
-    def _descend(self, p: nn.Parameter, group: dict[str, Any]) -> None:
+    def _descend(self, p: Any, group: dict[str, Any]) -> None:
         """Make a step of gradient descent with momentum."""
         g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
         if group["momentum"]:

@@ -4,6 +4,7 @@ two algorithms of *Natural Boltzmann Machines* in its own letters.
 
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -157,7 +158,7 @@ def natural_boltzmann_scheme(
         now = m.mean(0), q_model.mean(0), m.mT @ q_model / n
         terms += [equation_4(last, now)] if last else []
         last, terms = now, terms[-15:]  # the moving average of the last 15 steps
-        penalty = sum(terms) / len(terms) if terms else torch.zeros_like(W)
+        penalty: Any = sum(terms) / len(terms) if terms else torch.zeros_like(W)
         gamma = next_gamma(gamma, penalty, v, p)
         dW = (data.mT @ q - model.mT @ q_model) / n  # Eq. 1
         W = W + alpha * ((1 - gamma) * dW - gamma * penalty)

@@ -3,6 +3,7 @@ grid.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -213,6 +214,9 @@ class MovingDifference:
 
     def __init__(self, window: int, rule: str):
         self.window, self.rule = window, rule
+        self.last: Any
+        self.terms: list[Any]
+        self.total: Any  # tensors after the first step
         self.last, self.terms, self.total = None, [], 0.0
 
     def update(self, now: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:

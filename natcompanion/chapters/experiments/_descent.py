@@ -4,6 +4,7 @@ share.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -72,6 +73,7 @@ def descend(
     rate = torch.tensor(rates, dtype=problem.start.dtype)
     theta = problem.start.repeat(len(rates), 1)
     losses = problem.loss(theta)
+    G: Any  # the metric, once there is one
     limit, history, alive, G = 1e6 * losses[0].abs(), [losses], torch.arange(len(rates)), None
     for t in range(steps):
         if float(losses.min()) <= problem.target:

@@ -103,7 +103,7 @@ def network(
             if isinstance(layer, (nn.Conv2d, nn.Linear)):
                 noise = torch.randn(layer.weight.shape, generator=generator, dtype=torch.float32)
                 layer.weight.copy_(noise * (2 / layer.weight[0].numel()) ** 0.5)
-                layer.bias.zero_()
+                layer.bias.zero_()  # type: ignore[union-attr]  # every layer here has one
     return model
 
 

@@ -3,6 +3,7 @@
 """
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
@@ -72,7 +73,7 @@ def layer_statistics(
     return c, whitening_matrix(spread.mT @ spread / len(h), "pca", eps)
 
 
-def layer_fisher(model: nn.Module, layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+def layer_fisher(model: nn.Module, layer: Any, x: torch.Tensor) -> torch.Tensor:
     """Return the Fisher matrix of one layer, ordered unit by unit: the weights of a unit, then its
     bias.
     """
@@ -142,6 +143,8 @@ class Training:
     ) -> None:
         self.x, self.t, self.generator, self.batch = x, t, generator, batch
         self.middle = len(widths) // 2 - 1
+        self.model: Any
+        self.optimizer: torch.optim.Optimizer
         self.model = tanh_network(widths, generator, method == "batchnorm")
         if method == "prong":
             self.model = layers.whiten_model(self.model)
@@ -168,6 +171,7 @@ class Training:
 
     def conditions(self, x: torch.Tensor) -> dict[str, float]:
         """Return the condition numbers of the weights of the middle layer."""
+        model: Any
         model = layers.canonical_model(at_rest(self.model, self.x))
         layer = linear_layers(model)[self.middle][1]
         whitened = [m for m in self.model if isinstance(m, layers.WhitenedLinear)]

@@ -21,7 +21,7 @@ but the last.
 """
 
 
-def seconds(work: Callable[[], Any], times: int = 1) -> float:
+def seconds(work: Callable[..., Any], times: int = 1) -> float:
     """Return the CPU seconds of one call, the mean over ``times``."""
     with Clock() as clock:
         for _ in range(times):
@@ -70,6 +70,7 @@ def _run(
     method: str, settings: Any, x: torch.Tensor, sample: torch.Tensor, generator: torch.Generator
 ) -> training.Run:
     """Return a run that has made its first update, and does not whiten again."""
+    model: nn.Module
     model = training.autoencoder(settings.widths, method == "batchnorm")
     training.initialize(model, "whitened", sample, EPS, generator)
     second = {"rmsprop": 0.9, "prong": EPS, "whitened": EPS}.get(method, 0.0)
@@ -85,7 +86,7 @@ def _run(
 
 
 @torch.no_grad()
-def _parts(model: nn.Sequential, sample: torch.Tensor) -> dict[str, float]:
+def _parts(model: Any, sample: torch.Tensor) -> dict[str, float]:
     """Return the CPU seconds of each part of a whitening, summed over the layers."""
     inputs, h = [], sample
     for layer in model:

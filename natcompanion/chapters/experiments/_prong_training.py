@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -44,7 +44,7 @@ class Choice:
 
 def images(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return 4,000 digits for training and 1,000 for testing, one row each, in float32."""
-    load = {"size": size, "seed": 0, "dtype": torch.float32}
+    load: dict[str, Any] = {"size": size, "seed": 0, "dtype": torch.float32}
     return mnist(split="train+validation", **load)[0].flatten(1), mnist(split="test", **load)[
         0
     ].flatten(1)
@@ -71,7 +71,7 @@ def autoencoder(widths: tuple[int, ...], batch_norm: bool = False) -> nn.Sequent
 @torch.no_grad()
 def initialize(
     model: nn.Sequential, start: str, x: torch.Tensor, eps: float, generator: torch.Generator
-) -> nn.Sequential:
+) -> Any:
     """Draw the weights, set the biases, and return the model.
 
     ``fan-in``: N(0, 1 / fan-in). ``sigmoid``: uniform within 4 sqrt(6 / (fan-in + fan-out)), the
@@ -242,7 +242,7 @@ def make_optimizer(
         return torch.optim.RMSprop(model.parameters(), rate, alpha=choice.second, momentum=momentum)
     if method == "kfac":
         return RefreshedKFAC(model, choice, sample, period)
-    more = {"backward_eps": choice.second} if method == "backward" else {}
+    more: dict[str, Any] = {"backward_eps": choice.second} if method == "backward" else {}
     eps = choice.second if method in ("prong", "prong+") else EPS
     return optim.PRONG(model, rate, momentum, eps=eps, period=period, sample=sample, **more)
 
@@ -266,7 +266,7 @@ class RefreshedKFAC(optim.KFAC):
         )
         self.draw_sample, self.period, self.updates = sample, period, 0
 
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # without a closure
         """Make a step, with fresh factors if they are due."""
         if self.updates % self.period == 0:
             self.refresh(self.draw_sample())
@@ -275,10 +275,10 @@ class RefreshedKFAC(optim.KFAC):
 
 
 def search(
-    make: Callable[[Choice, int], Run],
+    make: Callable[[Choice, int], Any],
     choices: list[Choice],
-    score: Callable[[Run], float],
-    finish: Callable[[Run], dict],
+    score: Callable[[Any], float],
+    finish: Callable[[Any], dict],
     *,
     short: int,
     kept: int,
@@ -294,14 +294,14 @@ def search(
         choice: score(make(choice, 0).train(short)) if len(choices) > 1 else 0.0
         for choice in choices
     }
-    order = sorted(choices, key=first.get)
+    order = sorted(choices, key=first.get)  # type: ignore[arg-type]  # each has a score
     finished, mean = {}, {}
     for choice in order[:kept]:
         runs = [make(choice, 1 + k) for k in range(repeats)]
         finished[choice] = [finish(run) for run in runs]
         mean[choice] = sum(map(score, runs)) / repeats
     tried = [{**asdict(c), "short": round(first[c], 4), "full": mean.get(c)} for c in order]
-    best = min(mean, key=mean.get)
+    best = min(mean, key=mean.get)  # type: ignore[arg-type]  # its own keys
     return best, tried, finished[best]
 
 

@@ -7,6 +7,7 @@ checked by eye.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -71,9 +72,7 @@ class AutoEncoder:
         curvature = torch.stack([torch.stack([ww, wb], -1), torch.stack([wb, bb], -1)], -2)
         return 2 * (self.fisher(theta) + curvature)
 
-    def step(
-        self, theta: torch.Tensor, method: str, rate: float, damping: float | None
-    ) -> torch.Tensor:
+    def step(self, theta: torch.Tensor, method: str, rate: float, damping: Any) -> torch.Tensor:
         """Return the step of a method, (..., 2)."""
         g = self.gradients(theta).mean(-2)
         if method == "gradient":

@@ -1,6 +1,7 @@
 """Comparisons of metrics and solvers on small networks, for the revisiting experiments."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -59,6 +60,7 @@ def convergence(
         sampled.append(_distance(metrics.empirical_fisher(model, x, t, LIKELIHOOD), G))
     certain: dict[str, list[float]] = {"empirical": [], "hessian": [], "scale": []}
     x = normal(generator, 200, 6)
+    last: Any
     last, plain = model[-1], (model[-1].weight.detach().clone(), model[-1].bias.detach().clone())
     t = model(x).argmax(1)
     for factor in sharpen:
@@ -136,6 +138,7 @@ def plateau(generator: torch.Generator, factors: tuple[float, ...], damping: flo
     """
     model = small_network(generator)
     x, t = normal(generator, 50, 6), torch.randint(4, (50,), generator=generator)
+    first: Any
     first, weight = model[0], model[0].weight.detach().clone()
     moved: dict[str, list[float]] = {"gradient": [], "natural": [], "covariance": []}
     for factor in factors:

@@ -2,6 +2,9 @@
 digits.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from natcompanion.chapters.experiments._revisiting_training import (
@@ -17,13 +20,13 @@ from natcompanion.optim import NaturalGradient
 Stream = tuple[torch.Tensor, torch.Tensor]
 
 
-def stream(settings, start: int, n: int, split: str = "train") -> Stream:
+def stream(settings: Any, start: int, n: int, split: str = "train") -> Stream:
     """Return a stretch of the endless stream of this seed: pixels (n, d) and labels."""
     x, t = deformed_digits(n, start=start, seed=settings.seed, size=settings.size, split=split)
     return x.flatten(1).float().to(settings.device), t.to(settings.device)
 
 
-def train_online(settings, data: Stream, make) -> torch.nn.Module:
+def train_online(settings: Any, data: Stream, make: Callable) -> torch.nn.Module:
     """Return the network of this seed after one pass through the stream."""
     model = mlp(settings.size**2, settings.hidden, draws(settings, 1)).to(settings.device)
     step = make(model)
@@ -32,10 +35,10 @@ def train_online(settings, data: Stream, make) -> torch.nn.Module:
     return model
 
 
-def natural(settings, rate: float):
+def natural(settings: Any, rate: float) -> Callable:
     """Return what makes a step of the natural gradient, with the metric of the same batch."""
 
-    def make(model):
+    def make(model: torch.nn.Module) -> Callable:
         optimizer = NaturalGradient(
             model,
             LIKELIHOOD,
@@ -49,13 +52,13 @@ def natural(settings, rate: float):
     return make
 
 
-def plain(rate: float):
+def plain(rate: float) -> Callable:
     """Return what makes a step of minibatch SGD."""
 
-    def make(model):
+    def make(model: torch.nn.Module) -> Callable:
         optimizer = torch.optim.SGD(model.parameters(), rate)
 
-        def step(x, t):
+        def step(x: torch.Tensor, t: torch.Tensor) -> None:
             optimizer.zero_grad()
             LIKELIHOOD.nll(model(x), t).mean().backward()
             optimizer.step()
@@ -65,7 +68,7 @@ def plain(rate: float):
     return make
 
 
-def replaced(settings, base: Stream, segment: int, replacement: int) -> Stream:
+def replaced(settings: Any, base: Stream, segment: int, replacement: int) -> Stream:
     """Return the stream with one segment replaced by digits that are not in it."""
     size = settings.segment
     fresh_start = len(base[0]) + (segment * settings.replacements + replacement) * size
@@ -76,7 +79,7 @@ def replaced(settings, base: Stream, segment: int, replacement: int) -> Stream:
     return x, t
 
 
-def variances(settings, base: Stream, held_out: torch.Tensor, make) -> list[float]:
+def variances(settings: Any, base: Stream, held_out: torch.Tensor, make: Callable) -> list[float]:
     """Return, for each segment, the variance of the outputs over its replacements, averaged over
     inputs and classes.
     """
@@ -91,7 +94,7 @@ def variances(settings, base: Stream, held_out: torch.Tensor, make) -> list[floa
     return result
 
 
-def order_speed(settings) -> dict:
+def order_speed(settings: Any) -> dict:
     """Return the curves of SGD at two step sizes, and at the smaller one with a stream ``longer``
     times as long.
     """
@@ -105,7 +108,7 @@ def order_speed(settings) -> dict:
     }
 
 
-def order(settings) -> dict:
+def order(settings: Any) -> dict:
     """Return the two curves, at matched validation error.
 
     SGD takes the step size of lowest validation error. The natural gradient takes the one whose
@@ -116,7 +119,9 @@ def order(settings) -> dict:
     validation = stream(settings, 0, settings.held_out, "validation")
     held_out = stream(settings, 0, settings.held_out, "test")[0]
 
-    def search(rates, make) -> tuple[dict[float, float], dict[float, float]]:
+    def search(
+        rates: tuple[float, ...], make: Callable
+    ) -> tuple[dict[float, float], dict[float, float]]:
         models = {rate: train_online(settings, base, make(rate)) for rate in rates}
         errors = {rate: error(model, *validation) for rate, model in models.items()}
         return errors, {rate: cross_entropy(model, *validation) for rate, model in models.items()}

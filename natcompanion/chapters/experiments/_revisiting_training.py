@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -57,8 +58,8 @@ def subset(data: str, seed: int, *, size: int, labelled: int, validation: int, t
     """Return ``labelled`` examples of Fashion-MNIST or of the whole of MNIST; all other training
     images are unlabelled.
     """
-    load = {"fashion": fashion_mnist, "mnist": partial(mnist, full=True)}[data]
-    options = {"size": size, "seed": seed, "dtype": torch.float32}
+    load: Any = {"fashion": fashion_mnist, "mnist": partial(mnist, full=True)}[data]
+    options: dict[str, Any] = {"size": size, "seed": seed, "dtype": torch.float32}
     x, t = load(split="train+validation", **options)
     x_test, t_test = load(test, split="test", **options)
     return _cut(x.flatten(1), t, (x_test.flatten(1), t_test), labelled, validation)
@@ -111,7 +112,7 @@ def initialized(model: nn.Module, generator: torch.Generator) -> nn.Module:
                 scale = layer.weight[0].numel() ** -0.5
                 noise = torch.randn(layer.weight.shape, generator=generator, dtype=torch.float32)
                 layer.weight.copy_(scale * noise)
-                layer.bias.zero_()
+                layer.bias.zero_()  # type: ignore[union-attr]  # every layer here has one
     return model.float()
 
 
@@ -199,6 +200,7 @@ def train(
     ``watch`` then sees every ``sgd_ratio``-th. The step size is ``setting.rate`` times
     ``schedule(update)``. The run ends early if it diverges.
     """
+    optimizer: Any
     optimizer = make_optimizer(column, model, setting, max_iter)
     pairs = batches(len(split.x), batch, generator)
     for update in range(1, updates + 1):
@@ -242,6 +244,7 @@ def to_no_error(
     before, saved, and loaded into another network and a new optimizer repeats to the last bit.
     """
     model, other = (mlp(x.shape[1], hidden, generator).to(x.device) for _ in range(2))
+    optimizer: Any
     optimizer = make_optimizer("same", model, setting, max_iter)
     errors, repeated = [wrong(model, x, t)], 0
     pairs = batches(len(x), batch, generator)
@@ -250,7 +253,9 @@ def to_no_error(
         file = io.BytesIO()
         torch.save([part.state_dict() for part in (model, optimizer)], file)
         file.seek(0)
+        resumed: Any
         resumed = make_optimizer("same", other, setting, max_iter)
+        part: Any
         for part, state in zip((other, resumed), torch.load(file), strict=True):
             part.load_state_dict(state)
         for stepper in (optimizer, resumed):
@@ -263,7 +268,7 @@ def to_no_error(
     return errors, repeated
 
 
-def time_products(settings) -> dict:
+def time_products(settings: Any) -> dict:
     """Return the least processor time of a Gauss-Newton product, of a Hessian product, and of a
     gradient.
 
@@ -293,7 +298,12 @@ def time_products(settings) -> dict:
 
 
 def _metric_inputs(
-    column: str, split: Split, index: torch.Tensor, other: torch.Tensor, size: int, generator
+    column: str,
+    split: Split,
+    index: torch.Tensor,
+    other: torch.Tensor,
+    size: int,
+    generator: torch.Generator,
 ) -> tuple:
     """Return the inputs of the metric, or nothing where they are those of the gradient."""
     if column == "different":

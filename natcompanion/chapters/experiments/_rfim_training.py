@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,11 +48,12 @@ def load(data: str, seed: int) -> Split:
     """Return 4,000 and 1,000 of the digits, or 55,000 and 10,000 images of Fashion-MNIST or of
     MNIST.
     """
-    options = {"seed": seed, "dtype": torch.float32}
+    options: dict[str, Any] = {"seed": seed, "dtype": torch.float32}
     if data == "digits":
         x, t = mnist(split="train+validation", **options)
         x_test, t_test = mnist(split="test", **options)
     else:
+        get: Any
         get = {"fashion": fashion_mnist, "mnist": lambda n=None, **kw: mnist(n, full=True, **kw)}[
             data
         ]
@@ -75,7 +77,7 @@ def network(
             noise = torch.randn(layer.weight.shape, generator=generator, dtype=torch.float32)
             layer.weight.copy_(math.sqrt(2 / inputs) * noise)
             layer.bias.zero_()
-        unit = [nn.ReLU()]
+        unit: list[nn.Module] = [nn.ReLU()]
         if normalization:
             unit.insert(0 if normalization == "bnb" else 1, nn.BatchNorm1d(outputs, eps=1e-3))
         layers += [layer, *unit]
@@ -97,7 +99,7 @@ def optimizer(
     if name in ("sgd", "adam"):
         kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[name]
         return kind(model.parameters(), rate)
-    timing = FAST if name == "fast" else {"period": period, "decay": decay}
+    timing: dict[str, Any] = FAST if name == "fast" else {"period": period, "decay": decay}
     return RNGD(
         model, rate, eps=eps, **timing, statistics_every=every or None, blocks=variant or None
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -179,7 +180,8 @@ def photographs(size: int) -> torch.Tensor:
     from PIL import Image
     from sklearn.datasets import load_sample_image
 
-    with get_sample_data("grace_hopper.jpg") as file:
+    file: Any
+    with get_sample_data("grace_hopper.jpg") as file:  # type: ignore[union-attr]  # a file, not an array
         portrait = Image.open(file).convert("L")
     images = [
         Image.fromarray(load_sample_image(name)).convert("L")
@@ -188,7 +190,7 @@ def photographs(size: int) -> torch.Tensor:
     return torch.stack([_square(image, size) for image in (*images, portrait)])
 
 
-def _square(image, size: int) -> torch.Tensor:
+def _square(image: Any, size: int) -> torch.Tensor:
     side = min(image.size)
     left, top = ((length - side) // 2 for length in image.size)
     cut = image.resize((size, size), 4, box=(left, top, left + side, top + side))  # 4: area average

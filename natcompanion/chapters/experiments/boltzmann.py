@@ -109,6 +109,7 @@ def _train_cells(settings: Thresholds, gamma: torch.Tensor, adapt: Callable) -> 
             break
         for rows in torch.randperm(len(visible), generator=generator).split(settings.batch):
             phases = many.contrast(machines, visible[rows], generator)
+            step: tuple[torch.Tensor, ...]
             step = phases.gradient()
             if settings.rule != "none":
                 P = _penalty(settings, phases, average, generator)
@@ -293,7 +294,7 @@ def learning(settings: Learning) -> dict:
     for step in range(settings.steps + 1):
         if step % settings.every == 0 or step == settings.steps:
             value = float(rbm.log_likelihood(X).mean())
-            steps.append(step), values.append(round(value, 4)), seconds.append(round(spent, 3))
+            steps.append(step), values.append(round(value, 4)), seconds.append(round(spent, 3))  # type: ignore[func-returns-value]  # three calls on one line
             if reached is None and value >= settings.target:
                 reached = (step, spent)
             if value < -100:
@@ -419,6 +420,7 @@ def assumption(settings: Assumption) -> dict:
         for step in range(settings.steps + 1):
             if step % max(1, settings.steps // 20) == 0:
                 rows.append(_state_of(rbm, X))
+            gradient: Any
             gradient = sum(
                 (2 if pair == "vh" else 1) * boltzmann.CovariancePenalty(pair).gradient(rbm)
                 for pair in pairs
@@ -486,6 +488,7 @@ def proxy(settings: Proxy) -> dict:
     averages = {
         rule: boltzmann.PaperPenalty(settings.window, rule=rule) for rule in ("printed", "product")
     }
+    totals: dict[str, Any]
     exact, rows, totals = boltzmann.CovariancePenalty(), [], dict.fromkeys(averages, 0.0)
     count = 0
     for _ in range(settings.epochs):
@@ -840,6 +843,7 @@ def projections(settings: Projections) -> dict:
         < rbm.hidden_mean(X)
     ).double()
     cross = boltzmann.sample_moments(X, h).covariance
+    out: dict[str, list]
     out = {key: [] for key in ("features", "sketch", "sketch_law", "norm", "norm_law")}
     for k in settings.ks:
         features, sketches, norms = [], [], []

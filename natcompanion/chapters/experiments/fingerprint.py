@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from .syntax import REGISTER, ROOT, Module, canonical, chain, parsed
 
@@ -31,7 +32,7 @@ class Reach:
 
     find: Find
     roots: set[str]
-    modules: dict[str, Module | None] = field(default_factory=dict)
+    modules: dict[str, Any] = field(default_factory=dict)
     reached: set[Definition] = field(default_factory=set)
     todo: list[Definition] = field(default_factory=list)
     external: set[str] = field(default_factory=set)
@@ -146,10 +147,11 @@ def find(name: str) -> tuple[str, bool] | None:
         spec = None if loaded else importlib.util.find_spec(name)
     except (ImportError, ValueError):
         spec = None
-    file = getattr(loaded, "__file__", None) or getattr(spec, "origin", None)
-    if not (file and str(file).endswith(".py") and Path(file).is_file()):
+    origin = getattr(loaded, "__file__", None) or getattr(spec, "origin", None)
+    file = Path(origin or "")
+    if file.suffix != ".py" or not file.is_file():
         return None
-    return Path(file).read_text(encoding="utf-8"), Path(file).name == "__init__.py"
+    return file.read_text(encoding="utf-8"), file.name == "__init__.py"
 
 
 def _code(code: CodeType) -> str:
@@ -165,7 +167,8 @@ def fingerprint(function: Callable, *classes: type) -> str:
     A function without a source file (typed at a prompt, or defined in another) is hashed as
     compiled, without what it calls.
     """
-    wanted = [(part.__module__, part.__qualname__) for part in (function, *classes)]
+    parts: list[Any] = [function, *classes]
+    wanted = [(part.__module__, part.__qualname__) for part in parts]
     known = of_source(wanted, find)
     if known:
         return known

@@ -10,7 +10,7 @@ from pathlib import Path
 try:
     import fcntl
 except ImportError:  # not on Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]  # files are not locked there
 
 ABANDONED = 60.0
 """Seconds after which a lock file of another machine is taken to be left behind."""

@@ -1,6 +1,8 @@
 """The experiments on PRONG. Every method chooses its settings by the same declared search."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -21,7 +23,7 @@ more step sizes.
 
 
 def choices(
-    method: str, settings: Settings, second: dict[str, tuple[float, ...]]
+    method: str, settings: Any, second: Mapping[str, tuple[float, ...]]
 ) -> list[training.Choice]:
     """Return the points that a method tries: as many as every other method."""
     if settings.second:
@@ -59,7 +61,7 @@ class AutoEncoder(Settings):
     watched: int = 1000
 
 
-CHAPTER = {
+CHAPTER: dict[str, Any] = {
     "size": 14,
     "widths": (196, 100, 50, 25, 10),
     "updates": 1000,
@@ -71,7 +73,7 @@ CHAPTER = {
     "every": 20,
     "period": 100,
 }
-PAPER = {
+PAPER: dict[str, Any] = {
     "size": 28,
     "widths": (784, 1000, 500, 250, 30),
     "updates": 5000,
@@ -253,6 +255,7 @@ def alignment(settings: Alignment) -> dict:
     found: dict[str, list[float]] = {"stale": [], "fresh": [], "gradient": []}
     old: list[torch.Tensor] = []
     for lag, last in zip(settings.lags, (0, *settings.lags), strict=False):
+        model: Any
         model = layers.canonical_model(run.train(lag - last).model)
         new = [
             fisher.second_moment(model, place, watched[0])
@@ -397,7 +400,7 @@ def backward(settings: Backward) -> dict:
         choice: final(choice, 0)
         for choice in training.choices_of(settings.rates, (0.0,), settings.second)
     }
-    best = min(tried, key=tried.get)
+    best = min(tried, key=tried.get)  # type: ignore[arg-type]  # its own keys
     mean_image = float((watched - watched.mean(0)).square().sum(1).mean())
     return {
         "rate": best.rate,

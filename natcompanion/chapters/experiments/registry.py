@@ -28,7 +28,8 @@ class Experiment:
     @property
     def fingerprint(self) -> str:
         """The hash of the code that a run executes."""
-        return fingerprint(self.function, type(next(iter(self.presets.values()))))
+        settings: Any = type(next(iter(self.presets.values())))
+        return fingerprint(self.function, settings)
 
     def preset(self, preset: str) -> Settings:
         """Return the settings of a preset."""
@@ -101,6 +102,7 @@ def experiment(name: str, *, quick: Settings, **presets: Settings) -> Callable:
     presets = {"quick": quick, **presets}
     if not (name.isidentifier() and name == name.lower()):
         raise ValueError(f"experiment name: expected lower-case words joined by _, got {name!r}")
+    settings: Any
     for settings in presets.values():
         frozen = is_dataclass(settings) and type(settings).__dataclass_params__.frozen
         if not (isinstance(settings, Settings) and frozen and type(settings) is type(quick)):

@@ -68,7 +68,9 @@ class Results:
         versions or devices in one average.
         """
         found = [f"{count} {name}" for name, count in self.states.items() if name != "current"]
-        kinds = {name: {r.versions.get(name) for r in self.records} - {None} for name in PACKAGES}
+        kinds: dict[str, set[Any]] = {
+            name: {r.versions.get(name) for r in self.records} - {None} for name in PACKAGES
+        }
         kinds |= {"device": {record.device for record in self.records}}
         return sorted(found) + [
             f"several of {name}: {', '.join(sorted(each))}"

@@ -4,6 +4,7 @@ declared search.
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -189,7 +190,7 @@ class Table1(Settings):
     validation: int = 500
     test: int = 1000
     hidden: int = 50
-    maps: tuple[int, ...] = ()
+    maps: tuple[int, int] | tuple[()] = ()
     updates: int = 20
     batch: int = 500
     metric_batch: int = 500
@@ -227,7 +228,7 @@ class Table1(Settings):
         )
 
 
-SEARCH = {
+SEARCH: dict[str, Any] = {
     "updates": 100,
     "rates": (0.1, 0.5),
     "dampings": ("0.001", "0.01", "2.0lm"),
@@ -235,7 +236,7 @@ SEARCH = {
 }
 """Six settings for each column, at the size of the chapter."""
 
-WIDE = {
+WIDE: dict[str, Any] = {
     "updates": 100,
     "rates": (0.1, 0.5, 1.0, 5.0, 10.0),
     "dampings": ("0.01", "0.1", "2.0lm"),
@@ -259,7 +260,7 @@ WIDE = {
 }
 """Fifteen settings for each column, among them those that the paper chose at its own size."""
 
-PAPER = {
+PAPER: dict[str, Any] = {
     "size": 28,
     "labelled": 5000,
     "validation": 1000,
@@ -279,7 +280,7 @@ PAPER = {
 each column on one core.
 """
 
-SHORT_SEARCH = {
+SHORT_SEARCH: dict[str, Any] = {
     "updates": 100,
     "rates": (0.1, 0.5),
     "dampings": ("0.01", "2.0lm"),

@@ -4,6 +4,7 @@ grid.
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -50,6 +51,7 @@ def figure4(settings: Figure4) -> dict:
     axes = (settings.rates + settings.beyond, settings.momenta)
     grid = torch.cartesian_prod(*(torch.tensor(values, dtype=torch.float64) for values in axes))
     printed = len(settings.rates) * len(settings.momenta)
+    curves: dict[str, list]
     curves, minima, extra = {name: [] for name in single.METHODS}, [], []
     for run in range(settings.runs):
         x, t = single.digits(settings.pair, settings.size, settings.n, 100 * settings.seed + run)
@@ -150,7 +152,7 @@ def damping(settings: Damping) -> dict:
     x, t = single.digits(settings.pair, settings.size, settings.n, settings.seed)
     problems = {name: single.neuron(x, t, name, smallest=1e-14) for name in ("raw", "white")}
     rate, still = torch.tensor([[settings.rate], [0.0]], dtype=torch.float64)
-    target = problems["white"].minimum() + 1e-3
+    target = problems["white"].minimum() + 1e-3  # type: ignore[operator]  # the digits have one
     gaps, raw, white = [], [], []
     for eps in settings.eps:
         curve = {
@@ -222,7 +224,7 @@ def reliability(settings: Reliability) -> dict:
         "rfim": relative.network_rfim(model, x, Bernoulli()),
         "fisher": relative.fisher_blocks(F, model),
     }
-    errors = {"rfim": [], "fisher": []}
+    errors: dict[str, list] = {"rfim": [], "fisher": []}
     for batch in x.split(settings.batch)[: settings.batches]:
         found = {
             "rfim": relative.network_rfim(model, batch, Bernoulli()),
@@ -269,7 +271,7 @@ def balance(settings: Balance) -> dict:
         :2
     ]
     metrics = relative.network_rfim(model, x, Bernoulli())[:2]
-    values = {}
+    values: dict[str, Any] = {}
     for name in ("raw", "balanced"):
         steps = []
         for W, G in zip(layers, metrics, strict=True):

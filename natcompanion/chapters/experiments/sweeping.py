@@ -66,6 +66,7 @@ def missing(
 ) -> tuple[list[Settings], Counter]:
     """Return the settings that have no record that counts, and why the others' do not count."""
     stored = {record.identity: record for record in store.read(name, preset, folder)}
+    reasons: Counter[str]
     todo, reasons = [], Counter()
     for settings in wanted:
         record = stored.get(store.identity(settings.plain(), settings.seed))
@@ -81,6 +82,7 @@ class Keeper:
     """Stores records; one that cannot be stored goes to a file of the current folder."""
 
     def __init__(self, folder: Path | None):
+        self.rescued: set[Path]
         self.folder, self.rescued = folder, set()
 
     def keep(self, record: Result) -> None:

@@ -24,12 +24,13 @@ def _text(node: ast.AST) -> bool:
 
 def _joined(values: list[ast.expr]) -> list[ast.expr]:
     """Return the parts of an f-string with neighbouring texts put together."""
-    parts: list[ast.expr] = []
+    parts: list[Any] = []
     for part in values:
-        text = isinstance(part, ast.Constant)
-        if text and parts and isinstance(parts[-1], ast.Constant):
+        if not isinstance(part, ast.Constant):
+            parts.append(part)
+        elif parts and isinstance(parts[-1], ast.Constant):
             parts[-1] = ast.Constant(parts[-1].value + part.value)
-        elif not (text and part.value == ""):
+        elif part.value != "":
             parts.append(part)
     return parts
 
@@ -128,7 +129,7 @@ def chain(node: ast.AST) -> tuple[str, ...]:
     return (node.id, *reversed(names)) if isinstance(node, ast.Name) else ()
 
 
-def _bound(node: ast.AST) -> set[str]:
+def _bound(node: ast.stmt) -> set[str]:
     """Return the names that a statement of a module binds or changes."""
     names = set(_stores(ast.Module([node], [])))
     for part in ast.walk(node):
@@ -214,9 +215,8 @@ def without_registration(node: ast.stmt) -> ast.stmt:
     kept = [decorator for decorator in node.decorator_list if not registers(decorator)]
     if len(kept) == len(node.decorator_list):
         return node
-    return type(node)(
-        **{name: getattr(node, name, None) for name in node._fields} | {"decorator_list": kept}
-    )
+    fields: dict[str, Any] = {name: getattr(node, name, None) for name in node._fields}
+    return type(node)(**fields | {"decorator_list": kept})
 
 
 @lru_cache(maxsize=1024)

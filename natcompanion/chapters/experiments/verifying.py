@@ -229,6 +229,7 @@ def select(
     lists = list(groups.values())
     for group in (lists, *lists):
         shuffle(group)
+    chosen: list[Result]
     chosen, left = [], budget
     for record in filter(None, chain(*zip_longest(*lists))):
         if len(chosen) < sample and record.seconds <= min(left, budget / 4):

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -471,7 +472,7 @@ def lbfgs(settings: LBFGS) -> dict:
     pair = problems.DIGIT_PAIRS[settings.seed]
     x, t = problems.digit_pair(pair, settings.size)
     problem = problems.logistic(problems.with_bias(x), t, settings.ridge, settings.target)
-    ways = {
+    ways: dict[str, dict[str, Any]] = {
         "theta": {},
         "phi": {"period": None},
         "renewed": {"period": 1},
@@ -519,7 +520,7 @@ def _scipy_run(problem: Problem, settings: LBFGS, blind: bool) -> tuple[int | No
 
 
 def _lbfgs_run(
-    problem: Problem, settings: LBFGS, blind: bool = False, **space: int | None
+    problem: Problem, settings: LBFGS, blind: bool = False, **space: Any
 ) -> tuple[int | None, float]:
     """Return the number of evaluations to the target (None if never) and the excess loss at the
     end.
@@ -527,7 +528,7 @@ def _lbfgs_run(
     theta = problem.start.clone().requires_grad_()
     evaluations, reached = 0, None
 
-    def closure() -> torch.Tensor:
+    def closure() -> Any:
         nonlocal evaluations, reached
         evaluations += 1
         value = problem.loss(theta.detach()[None])[0]

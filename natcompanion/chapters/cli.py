@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -244,7 +245,8 @@ def check_results(name: str, preset: str) -> None:
 def untrusted(name: str, preset: str) -> None:
     """Raise ValueError if records are stale or dirty."""
     states = experiments.load(name, preset, allow_stale=True).states
-    if bad := {kind: states[kind] for kind in ("stale", "dirty") if kind in states}:
+    bad: dict[str, int] = {kind: states[kind] for kind in ("stale", "dirty") if kind in states}
+    if bad:
         raise ValueError(
             f"{name}.{preset}: {sweeping.counted(bad)}; run them again from a commit: "
             f"natcompanion renew {name}.{preset}"
@@ -265,11 +267,9 @@ def states() -> str:
 
 def problems() -> list[str]:
     """Return what is wrong with the stored results and the ledgers."""
-    checks: list[Callable[[], object]] = [
-        lambda name=name: ledger.load(name) for name in ledger.LEDGERS
-    ]
-    checks += [lambda pair=pair: check_results(*pair) for pair in stored()]
-    checks += [lambda pair=pair: untrusted(*pair) for pair in stored()]
+    checks: list[Callable] = [partial(ledger.load, name) for name in ledger.LEDGERS]
+    checks += [partial(check_results, *pair) for pair in stored()]
+    checks += [partial(untrusted, *pair) for pair in stored()]
     found = []
     for check in checks:
         try:
@@ -324,7 +324,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="command")
 
     def add(function: Callable, name: str) -> argparse.ArgumentParser:
-        summary = function.__doc__.partition("\n")[0]
+        summary = (function.__doc__ or "").partition("\n")[0]
         command = commands.add_parser(name, help=summary, description=summary)
         command.set_defaults(function=function)
         return command

@@ -92,7 +92,7 @@ def ledger_folder() -> Path:
     raise LedgerError("no folder book/ledger here or above; run from a checkout of the book")
 
 
-def load(name: str, paper: str | None = None, *, folder: Path | None = None) -> list[Entry]:
+def load(name: str, paper: str | None = None, *, folder: Path | None = None) -> list[Any]:
     """Return the entries of the ledger ``claims``, ``equations`` or ``errata``, of one paper or of
     all.
 
@@ -217,7 +217,8 @@ def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
     try:
         experiments.load(*claim.experiment.split("."), folder=folder, allow_stale=True)
         with numbers.results(folder):
-            found = numbers.value(claim.paper, claim.measure)
+            measure: Any = claim.measure  # a text, as there is an experiment
+            found = numbers.value(claim.paper, measure)
         if isinstance(found, Interval):
             return Measurement(np.array([found.mean]), found, claim.unit)
         each = np.asarray(found)
@@ -243,7 +244,7 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
     measurement = measured(claim, folder=folder)
     if measurement is None:
         return claim.verdict
-    v, each = measurement.interval, measurement.each
+    v, each, criterion = measurement.interval, measurement.each, claim.criterion or {}
     names = {
         "value": v.mean,
         "low": v.low,
@@ -253,7 +254,7 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
         "each": each,
     }
     for outcome in ("reproduced", "partly"):
-        if outcome in claim.criterion and holds(claim.criterion[outcome], names):
+        if outcome in criterion and holds(criterion[outcome], names):
             return outcome
     return "not reproduced"
 

@@ -34,7 +34,7 @@ def digits(value: Any) -> str:
         return "–"
     if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
-    if isinstance(value, (int, np.integer)) and abs(value) < 100_000:
+    if isinstance(value, (int, np.integer)) and abs(int(value)) < 100_000:
         return str(value)
     if isinstance(value, (int, float, np.integer, np.floating)):
         return significant(float(value))
@@ -153,11 +153,11 @@ class Source:
 
 def _shortened(text: str) -> str:
     """Return the source of one definition with its docstring cut to the first paragraph."""
-    definition = ast.parse(text).body[0]
-    docstring = ast.get_docstring(definition)  # type: ignore[arg-type]
+    definition: Any = ast.parse(text).body[0]
+    docstring = ast.get_docstring(definition)
     if docstring is None or "\n\n" not in docstring:
         return text
-    lines, node = text.splitlines(), definition.body[0]  # type: ignore[attr-defined]
+    lines, node = text.splitlines(), definition.body[0]
     summary = docstring.partition("\n\n")[0].splitlines()
     shown = textwrap.indent('"""' + "\n".join(summary) + '"""', " " * node.col_offset)
     return "\n".join([*lines[: node.lineno - 1], shown, *lines[node.end_lineno :]])

@@ -129,7 +129,8 @@ def ratio_interval(ratios: Any) -> Interval:
     if (array <= 0).any():
         raise ValueError(f"ratio_interval: expected positive ratios, got {array.tolist()}")
     found = interval(np.log(array))
-    return Interval(*(float(np.exp(x)) for x in (found.mean, found.low, found.high)), found.n)
+    mean, low, high = (float(np.exp(x)) for x in (found.mean, found.low, found.high))
+    return Interval(mean, low, high, found.n)
 
 
 @dataclass(frozen=True)

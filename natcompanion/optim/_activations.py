@@ -217,11 +217,10 @@ def _of_module(module: nn.Module) -> Activation | str:
     if isinstance(module, nn.PReLU) and module.num_parameters == 1:
         return Activation("relu", learned=module)
     try:
-        options: Mapping[str, Any]
         name, options = activation_of(module)
     except ValueError:
         return f"goes into {type(module).__name__}"
-    return Activation(name, tuple(options.items()))
+    return Activation(name, tuple(options.items()))  # type: ignore[arg-type]  # the options are numbers
 
 
 def _declared(name: str, value: Any) -> Activation:

@@ -14,7 +14,7 @@ import torch
 METHODS = ("newton", "natural", "leroux", "gradient")
 RATES = {"newton": 1.0, "natural": 0.5, "leroux": 1.0, "gradient": 0.1}
 """The step sizes of Section 8.4."""
-DAMPING = {"newton": 1.0, "natural": 0.01, "leroux": 1.0, "gradient": None}
+DAMPING: dict[str, Any] = {"newton": 1.0, "natural": 0.01, "leroux": 1.0, "gradient": None}
 """The dampings of Section 8.4; plain gradient descent has none."""
 
 

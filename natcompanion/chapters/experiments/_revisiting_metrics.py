@@ -42,6 +42,7 @@ def convergence(
     """Return ranks of U and G on few examples, and relative distances of U, C and the Hessian from
     G.
     """
+    model: Any
     model = small_network(generator)
     x = normal(generator, examples, 6)
     t = LIKELIHOOD.sample(model(x).detach(), generator=generator)
@@ -60,7 +61,6 @@ def convergence(
         sampled.append(_distance(metrics.empirical_fisher(model, x, t, LIKELIHOOD), G))
     certain: dict[str, list[float]] = {"empirical": [], "hessian": [], "scale": []}
     x = normal(generator, 200, 6)
-    last: Any
     last, plain = model[-1], (model[-1].weight.detach().clone(), model[-1].bias.detach().clone())
     t = model(x).argmax(1)
     for factor in sharpen:
@@ -136,9 +136,9 @@ def plateau(generator: torch.Generator, factors: tuple[float, ...], damping: flo
     """Return, for each factor on the input weights, the KL divergence moved by a step of size 0.01
     of each method.
     """
+    model: Any
     model = small_network(generator)
     x, t = normal(generator, 50, 6), torch.randint(4, (50,), generator=generator)
-    first: Any
     first, weight = model[0], model[0].weight.detach().clone()
     moved: dict[str, list[float]] = {"gradient": [], "natural": [], "covariance": []}
     for factor in factors:

@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from natcompanion.metrics import FisherOperator
 from natcompanion.optim import TONGA, NaturalGradient
 
 LIKELIHOOD = Categorical()
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def convolutional(
     )
 
 
-def initialized(model: nn.Module, generator: torch.Generator) -> nn.Module:
+def initialized(model: Network, generator: torch.Generator) -> Network:
     """Draw the weights from N(0, 1 / fan-in), set the biases to 0, and return the model in
     float32.
     """

@@ -42,7 +42,7 @@ def gaussian(start: tuple[float, float] = (1.0, -1.0), target: float = 1e-4) -> 
 
 def boltzmann(
     n: int,
-    units: str,
+    units: Any,
     rule: str,
     coupling: float,
     field: float,

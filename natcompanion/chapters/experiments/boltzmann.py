@@ -178,7 +178,7 @@ def _penalty(
     phases: many.Phases,
     average: many.MovingDifference,
     generator: torch.Generator,
-) -> tuple[torch.Tensor, torch.Tensor | float, torch.Tensor | float]:
+) -> tuple[torch.Tensor, Any, Any]:
     """Return the penalty direction (W, a, b) of the chosen rule."""
     if settings.rule == "exact":
         return many.exact_rule(phases, generator)
@@ -777,6 +777,7 @@ def whitened(settings: Whitened) -> dict:
         rbm.visible, rbm.hidden, rate=settings.rate, eps=settings.eps
     )
     eyes = torch.eye(rbm.visible, dtype=torch.float64), torch.eye(rbm.hidden, dtype=torch.float64)
+    inverses: tuple[torch.Tensor, ...]
     inverses, steps, values, cosines = eyes, settings.epochs * -(-len(X) // settings.batch), [], []
     step = 0
 

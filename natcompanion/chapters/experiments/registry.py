@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -102,9 +102,9 @@ def experiment(name: str, *, quick: Settings, **presets: Settings) -> Callable:
     presets = {"quick": quick, **presets}
     if not (name.isidentifier() and name == name.lower()):
         raise ValueError(f"experiment name: expected lower-case words joined by _, got {name!r}")
-    settings: Any
     for settings in presets.values():
-        frozen = is_dataclass(settings) and type(settings).__dataclass_params__.frozen
+        parameters: Any = getattr(settings, "__dataclass_params__", None)
+        frozen = parameters is not None and parameters.frozen
         if not (isinstance(settings, Settings) and frozen and type(settings) is type(quick)):
             raise ValueError(
                 f"{name}: expected settings of one frozen dataclass that extends Settings, "

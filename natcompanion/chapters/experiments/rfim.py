@@ -433,7 +433,7 @@ def step_time(settings: StepTime) -> dict:
     """
     split = training.load(settings.data, settings.seed)
     sizes = (split.x.shape[1], *settings.hidden, 10)
-    options = {"eps": 0.03, "period": settings.steps, "decay": 0.995}
+    options: dict[str, Any] = {"eps": 0.03, "period": settings.steps, "decay": 0.995}
     ways = {
         "sgd": {},
         "sgd_bna": {},

@@ -22,15 +22,14 @@ def _text(node: ast.AST) -> bool:
     )
 
 
-def _joined(values: list[ast.expr]) -> list[ast.expr]:
+def _joined(values: list[Any]) -> list[ast.expr]:
     """Return the parts of an f-string with neighbouring texts put together."""
-    parts: list[Any] = []
+    parts: list[ast.expr] = []
     for part in values:
-        if not isinstance(part, ast.Constant):
-            parts.append(part)
-        elif parts and isinstance(parts[-1], ast.Constant):
+        text = isinstance(part, ast.Constant)
+        if text and parts and isinstance(parts[-1], ast.Constant):
             parts[-1] = ast.Constant(parts[-1].value + part.value)
-        elif part.value != "":
+        elif not (text and part.value == ""):
             parts.append(part)
     return parts
 

@@ -106,7 +106,7 @@ def _draw_cell(ours: numbers.Cell, plain: numbers.Cell) -> Figure:
     top.set_yticks([1e-5, 1e-3, 0.1, 10], ["0.00001", "0.001", "0.1", "10"], minor=False)
     top.minorticks_off()
     label(top, "Weight of the penalty, and the covariance")
-    legend = {"fontsize": 10, "frameon": False, "loc": "upper right"}
+    legend: dict[str, Any] = {"fontsize": 10, "frameon": False, "loc": "upper right"}
     top.legend(ncols=3, columnspacing=1, handlelength=1.5, **legend)
     _both(middle, "train_error", "train", BLACK, ours, plain)
     _both(middle, "test_error", "test", VERMILLION, ours, plain)
@@ -131,7 +131,7 @@ def _both(
     """Draw a cell, and plain SGD with seed 0 dotted."""
     _cell_curve(panel, key, text, color, ours)
     dotted = np.maximum(numbers.cell_band(plain, key).middle, 1e-5)
-    style = {"color": color, "linewidth": 2, "label": f"{text}, plain SGD"}
+    style: dict[str, Any] = {"color": color, "linewidth": 2, "label": f"{text}, plain SGD"}
     panel.plot(numbers.cell_epochs(plain), dotted, ":", **style)
 
 
@@ -185,7 +185,10 @@ def draw_grid() -> Figure:
         mean = numbers.cell_means(reading)
         panel.imshow(mean, cmap="viridis", vmin=25, vmax=90, aspect="auto")
         for (i, j), value in np.ndenumerate(mean):
-            style = {"color": "white" if value < 60 else "black", "fontsize": FONT["tick"]}
+            style: dict[str, Any] = {
+                "color": "white" if value < 60 else "black",
+                "fontsize": FONT["tick"],
+            }
             panel.text(j, i, f"{value:.0f}", ha="center", va="center", **style)
         panel.set_xticks(range(len(FRACTIONS)), [f"{p:g}" for p in FRACTIONS])
         panel.set_yticks(range(len(THRESHOLDS)), [f"{v:g}" for v in THRESHOLDS])
@@ -398,7 +401,7 @@ def draw_assumption() -> Figure:
     """What descent on the first three terms does to the last three and to the likelihood."""
     drawing, (left, right) = figure(3.7, 1, 2)
     for penalty, text in numbers.PENALTIES.items():
-        style = {"color": PENALTY_COLOURS[penalty], "linewidth": 2}
+        style: dict[str, Any] = {"color": PENALTY_COLOURS[penalty], "linewidth": 2}
         last = numbers.descent_curve(penalty, "last")
         x = np.linspace(0, numbers.descent_steps(), len(last))
         left.plot(x, last, label=text, **style)
@@ -468,8 +471,8 @@ def draw_projections() -> Figure:
             law = numbers.projection_errors(f"{key}_law")
             panel.loglog(x, law, "-", color=color, linewidth=1.5)
     panel.axhline(1, color="0.6", linewidth=1)
-    title, x = "Relative error; lines are the laws", "number of directions k"
-    label(panel, title, x, "", legend="upper right")
+    title = "Relative error; lines are the laws"
+    label(panel, title, "number of directions k", "", legend="upper right")
     return drawing
 
 

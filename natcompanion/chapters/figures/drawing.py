@@ -2,7 +2,7 @@
 take.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +32,8 @@ class Drawing:
 
     draw: Callable[..., Figure]
     describe: Callable[..., str]
-    grid: Mapping[str, Iterable[Any]] = field(default_factory=dict)
-    ranges: Mapping[str, tuple | list] = field(default_factory=dict)
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    ranges: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class Drawing:
         """Return the figure that a kernel draws at any value."""
         return live(self.draw, self.describe, **options, **self._texts(self.ranges), **self.ranges)
 
-    def _texts(self, controls: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _texts(self, controls: Mapping[str, Any]) -> dict[str, Any]:
         """Return start and labels of these controls."""
         return {
             key: {name: value for name, value in getattr(self, key).items() if name in controls}

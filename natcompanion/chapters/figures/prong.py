@@ -75,7 +75,9 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
     drawing, panels = figure(7.6, 2, sharex=True, sharey=True)
     updates = numbers.sensitivity_looks()
 
-    def curve(panel: Axes, at: tuple, color: str, name: str, heavy: bool, line: str = "-") -> None:
+    def curve(
+        panel: Axes, at: tuple[float, str, str], color: str, name: str, heavy: bool, line: str = "-"
+    ) -> None:
         error = np.minimum(numbers.sensitivity_curve(*at, rate), 1e3)
         width = 3.2 if heavy else 1.3
         panel.plot(updates, error, line, color=color, linewidth=width, label=name or None)
@@ -177,7 +179,7 @@ def draw_fisher(eps: float, covariance: str) -> Figure:
         )
         panel.set(xticks=[], yticks=[])
         label(panel, title)
-    place = drawing.add_axes([0.1, 0.1, 0.8, 0.035])
+    place = drawing.add_axes((0.1, 0.1, 0.8, 0.035))
     drawing.colorbar(image, cax=place, orientation="horizontal")
     place.tick_params(labelsize=FONT["tick"])
     return drawing
@@ -218,7 +220,11 @@ def draw_conditions(definition: str) -> Figure:
     for method in numbers.TRAINED:
         for panel, relative in zip(panels, (False, True), strict=True):
             curve = numbers.condition_curves(definition, method, relative)
-            line = {"color": COLORS[method], "linewidth": 2.2, "label": METHODS[method]}
+            line: dict[str, Any] = {
+                "color": COLORS[method],
+                "linewidth": 2.2,
+                "label": METHODS[method],
+            }
             panel.semilogy(curve.x, curve.middle, **line)
     panels[0].set(xlim=(0, curve.x[-1]))
     label(panels[0], NAMES[definition])
@@ -311,7 +317,11 @@ def draw_paper() -> Figure:
     drawing, panels = figure(6.8, 2, sharey=True)
     for method in numbers.paper_runs():
         for panel, cost in zip(panels, ("updates", "seconds"), strict=True):
-            line = {"color": COLORS[method], "linewidth": 2.2, "label": METHODS[method]}
+            line: dict[str, Any] = {
+                "color": COLORS[method],
+                "linewidth": 2.2,
+                "label": METHODS[method],
+            }
             panel.plot(*numbers.paper_curves(method, cost), **line)
     panels[0].set(ylim=(0.6, 60))
     for panel in panels:

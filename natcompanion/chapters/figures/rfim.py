@@ -1,5 +1,7 @@
 """The figures of the chapter on relative Fisher metrics."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -87,11 +89,11 @@ def _draw_spotlight(
     shades = ["#FFFDF5", "#FFF3D0", "#FFE5A3", "#FFD277", "#FDBB55", "#F5A03C"]
     panel.contourf(across, up, field, np.linspace(0, brightest + 1e-9, 7), colors=shades)
     size = 8 + 60 * plane.nu / brightest
-    marks = {"edgecolor": "white", "linewidth": 0.5}
+    marks: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5}
     for value, marker, color in ((0, "o", VERMILLION), (1, "^", BLUE)):
         of = t == value
-        panel.scatter(*x[of].T, s=size[of], marker=marker, color=color, **marks)
-    panel.axline((0, 0), (-plane.w[1], plane.w[0]), color=BLACK, linewidth=1)
+        panel.scatter(x[of, 0], x[of, 1], s=size[of], marker=marker, color=color, **marks)
+    panel.axline((0, 0), (-float(plane.w[1]), float(plane.w[0])), color=BLACK, linewidth=1)
     panel.set(xlim=(-5.5, 5.5), ylim=(-3.2, 3.2))
     label(panel, r"Samples: the spotlight $\nu$", "$x_1$", "$x_2$")
 
@@ -101,7 +103,9 @@ def _draw_steps(
 ) -> None:
     w = plane.w
     width, height, angle = numbers.ellipse(plane)
-    ring = Ellipse(w.tolist(), width, height, angle=angle, fill=False, edgecolor=BLACK)
+    ring = Ellipse(
+        (float(w[0]), float(w[1])), width, height, angle=angle, fill=False, edgecolor=BLACK
+    )
     ring.set_linewidth(1.5)
     panel.add_patch(ring)
     reach = max(1.15 * max(float(step.norm()) for step in plane.steps.values()), 0.6 * width)
@@ -160,12 +164,13 @@ def draw_nu(omega: float, iota: float, alpha: float) -> Figure:
     """nu of the four activations against the input of the neuron."""
     drawing, (panel,) = figure(4.0)
     a = torch.arange(-400, 401, dtype=torch.float64) / 100  # 0 is 0: ELU jumps there
-    for name, options, color, line in (
+    curves: tuple[tuple[Any, dict[str, float], str, str], ...] = (
         ("tanh", {}, VERMILLION, "-"),
         ("sigmoid", {}, ORANGE, "-"),
         ("relu", {"omega": omega, "iota": iota}, BLUE, "-"),
         ("elu", {"alpha": alpha}, GREEN, "--"),
-    ):
+    )
+    for name, options, color, line in curves:
         panel.plot(a, nu(name, a, **options), line, color=color, linewidth=2.2, label=name)
     panel.set(xlim=(-4, 4), ylim=(-0.05, 2.35))
     label(

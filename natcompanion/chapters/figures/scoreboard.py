@@ -1,5 +1,7 @@
 """The ledgers at a glance: how many entries of each kind a paper has."""
 
+from typing import Any
+
 from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.drawing import Drawing
@@ -18,12 +20,18 @@ def draw(ledger: str) -> Figure:
     left = dict.fromkeys(tally, 0)
     for kind, colour, hatch in zip(kinds, COLOURS, HATCHES, strict=False):
         width = [tally[paper][kind] for paper in tally]
-        bars = {"color": colour, "hatch": hatch, "edgecolor": "white", "label": kind}
+        bars: dict[str, Any] = {
+            "color": colour,
+            "hatch": hatch,
+            "edgecolor": "white",
+            "label": kind,
+        }
         axes.barh(list(tally), width, left=list(left.values()), **bars)
         left = {paper: left[paper] + tally[paper][kind] for paper in tally}
     axes.invert_yaxis()
     axes.set_xlim(0, max(1, *left.values()))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    ticks: Any = axes.xaxis.get_major_locator()
+    ticks.set_params(integer=True)
     axes.set_xlabel(f"number of {ledger}", fontsize=FONT["label"])
     drawing.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=FONT["legend"])
     return drawing

@@ -41,7 +41,7 @@ def label(
     panel.set_xlabel(x, fontsize=FONT["label"])
     panel.set_ylabel(y, fontsize=FONT["label"])
     if legend:
-        where = legend if isinstance(legend, str) else "best"
+        where: Any = legend if isinstance(legend, str) else "best"
         panel.legend(fontsize=FONT["legend"], frameon=False, loc=where)
 
 

@@ -1,6 +1,7 @@
 """The figures of the whitening chapter."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -170,7 +171,8 @@ def draw_digits(kind: str, eps: float) -> Figure:
     x, after = numbers.digit_covariance()[0], numbers.whitened_digits(kind.lower(), eps)
     drawing, _ = figure(5.6)
     drawing.clear()
-    top, bottom = drawing.subfigures(2, 1, height_ratios=[1, 1.35])
+    halves: Any = drawing.subfigures(2, 1, height_ratios=[1, 1.35])
+    top, bottom = halves
     images = torch.cat([x, after[0]]).reshape(-1, 28, 28)
     for panel, image in zip(top.subplots(2, 6).ravel(), images, strict=True):
         scale = float(image.abs().quantile(0.995))
@@ -292,7 +294,11 @@ def draw_gain(eps: float) -> Figure:
         panel.loglog(lam, gain, line, color=color, linewidth=2.2, label=text)
     for value in numbers.example_gains(eps)["eigenvalue"]:
         panel.axvline(value, color="0.6", linewidth=1)
-    root = {"color": VERMILLION, "linestyle": ":", "label": r"$\lambda=\sqrt{\epsilon}$"}
+    root: dict[str, Any] = {
+        "color": VERMILLION,
+        "linestyle": ":",
+        "label": r"$\lambda=\sqrt{\epsilon}$",
+    }
     panel.axvline(math.sqrt(eps), linewidth=2, **root)
     panel.set(ylim=(1e-4, 1e5), xlim=(1e-4, 20))
     label(

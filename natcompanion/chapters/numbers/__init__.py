@@ -83,7 +83,7 @@ def value(paper: str, reference: str) -> Any:
     """
     name, arguments, keywords = call(reference)
     module = importlib.import_module(f"{__name__}.{paper}")
-    function = getattr(module, name, None)
+    function: Any = getattr(module, name, None)
     home = getattr(function, "__module__", None) or ""
     if name.startswith("_") or not f"{home}.".startswith(f"{module.__name__}."):
         raise ValueError(f"numbers.{paper}: no function {name!r}")

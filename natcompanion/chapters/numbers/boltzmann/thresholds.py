@@ -1,6 +1,6 @@
 """Figures 2 and 3: the grid of thresholds and fractions, and the same with a fixed weight."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ USUAL = {
     "classifier": "label units",
 }
 PLACEBO = "placebo: plain SGD"
-READINGS = {
+READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "as printed": ("printed", {}),
     "γ at most 0.5": ("printed", {"cap": 0.5}),
     "product rule put right": ("product", {}),
@@ -46,7 +46,7 @@ class Cell(NamedTuple):
     """Runs that hold several cells, and which of them is meant."""
 
     runs: Results
-    index: int
+    index: int  # type: ignore[assignment]  # instead of the method of tuples
 
 
 def cell(v: float, p: float, reading: str = "as printed") -> Cell:
@@ -239,7 +239,7 @@ def _hoyer(which: str) -> list[float | None]:
 def sparser() -> list[float]:
     """Return how much sparser the engaged cells are than plain SGD, for each seed that has any."""
     pairs = zip(_hoyer("engaged"), _hoyer("plain"), strict=True)
-    return [ours - plain for ours, plain in pairs if ours is not None]
+    return [a - b for a, b in pairs if a is not None and b is not None]
 
 
 def dead_units() -> np.ndarray:
@@ -262,7 +262,7 @@ def below_train(reading: str = "as printed") -> Interval:
 def below_percent(reading: str, which: str = "mean") -> float:
     """Return the same in %: the ``"mean"`` over the splits, the ``"least"`` or the ``"most"``."""
     shares = 100 * grid(reading).values("test_below_train").astype(float)
-    pick = {"mean": mean, "least": min, "most": max}[which]
+    pick: Any = {"mean": mean, "least": min, "most": max}[which]
     return float(pick([mean(row) for row in shares]))
 
 

@@ -67,7 +67,8 @@ def reduction(definition: str, covariance: str = "centred", eps: float = 1e-3) -
         place = results.records[0].settings["eps"].index(eps)
         after = results.values(f"after.{definition}")[:, place]
     left = ratio_interval(after / before)
-    return Interval(*(100 * (1 - x) for x in (left.mean, left.high, left.low)), left.n)
+    mean, low, high = (100 * (1 - x) for x in (left.mean, left.high, left.low))
+    return Interval(mean, low, high, left.n)
 
 
 def reduced(definition: str, covariance: str = "centred") -> float:

@@ -1,5 +1,7 @@
 """Section 4.2 at the paper's size: one initialization of each method."""
 
+from typing import Any
+
 import numpy as np
 
 from natcompanion.chapters.experiments import Result, Results
@@ -52,7 +54,7 @@ def paper_curves(method: str, cost: str = "updates") -> tuple[np.ndarray, np.nda
     return np.asarray(spent), np.asarray(record["train"][0])
 
 
-def _spent_to(method: str, rival: str, cost: str) -> float | None:
+def _spent_to(method: str, rival: str, cost: str) -> Any:
     spent, errors = paper_curves(method, cost)
     look = first_arrival(errors.tolist(), paper_error(rival))
     return None if look is None else spent[look].item()

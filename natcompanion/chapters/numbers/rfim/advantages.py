@@ -91,7 +91,7 @@ def _rank(key: str, **settings: Any) -> np.ndarray:
 
 def fisher_rank_bounded() -> np.ndarray:
     """Whether the rank of the Fisher matrix is at most n, at all n, for each network."""
-    return (_rank("fisher") <= _rank("n")).all(1)
+    return np.all(_rank("fisher") <= _rank("n"), axis=1)
 
 
 def fisher_singular() -> np.ndarray:
@@ -190,7 +190,7 @@ def _balance(key: str) -> np.ndarray:
 
 def balance_bounded() -> np.ndarray:
     """Whether no balanced step is longer than its radius, at all scales, for each network."""
-    return (_balance("largest_balanced") <= float(balance_radius())).all(1)
+    return np.all(_balance("largest_balanced") <= float(balance_radius()), axis=1)
 
 
 def balance_similar() -> np.ndarray:

@@ -239,7 +239,7 @@ def _pair(pair: str, coordinates: str) -> single.Neuron:
 @cache
 def least_loss(pair: str) -> float:
     """The minimum of the loss on 800 digits of 7 x 7 pixels."""
-    return _pair(pair, "white").minimum()
+    return _pair(pair, "white").minimum()  # type: ignore[return-value]  # these digits have one
 
 
 @cache
@@ -269,7 +269,8 @@ INPUTS = ("raw", "centred", "normalized", "whitened")
 
 def diagonal_uniform(inputs: str = "normalized") -> np.ndarray:
     """Whether the diagonal of the metric is uniform in all layers, for each network."""
-    return (stored("rfim_conditioning.quick").values(f"diagonal_{inputs}") < 1 + 1e-6).all(1)
+    values = stored("rfim_conditioning.quick").values(f"diagonal_{inputs}")
+    return np.all(values < 1 + 1e-6, axis=1)
 
 
 def condition_decades() -> Interval:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ def plane_samples() -> tuple[Tensor, Tensor]:
     """Return 60 correlated samples of mean zero in the plane, (60, 2), and labels 0 and 1 that
     overlap.
     """
-    generator, options = torch.Generator().manual_seed(5), {"dtype": torch.float64}
+    generator = torch.Generator().manual_seed(5)
+    options: dict[str, Any] = {"dtype": torch.float64}
     x = torch.randn(60, 2, generator=generator, **options) * torch.tensor([2.0, 0.7], **options)
     turn = torch.tensor([[0.94, -0.342], [0.342, 0.94]], **options)
     x = (x - x.mean(0)) @ turn.mT
@@ -31,7 +33,7 @@ def plane_samples() -> tuple[Tensor, Tensor]:
     return x, (x @ torch.tensor([0.8, 1.5], **options) + noise > 0).double()
 
 
-def spotlight(activation: str, a: Tensor, omega: float, iota: float) -> Tensor:
+def spotlight(activation: Any, a: Tensor, omega: float, iota: float) -> Tensor:
     """Return nu at the inputs ``a``; only relu has the shape parameters."""
     options = {"omega": omega, "iota": iota} if activation == "relu" else {}
     return relative.nu(activation, a, **options)
@@ -155,7 +157,7 @@ def options_text(options: dict[str, float]) -> str:
 
 def neuron_table(w: Tensor, x: Tensor, by_sum: Callable[..., Tensor]) -> Table:
     """The closed form of five neurons against ``by_sum(name, **options)``."""
-    neurons = [
+    neurons: list[tuple[Any, dict[str, float]]] = [
         ("tanh", {}),
         ("sigmoid", {}),
         ("relu", {}),

@@ -43,7 +43,7 @@ def digit_spectrum() -> torch.Tensor:
 
 
 @cache
-def whitened_digits(kind: str, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+def whitened_digits(kind: Any, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the six digits whitened, and the eigenvalues of the covariance of all after it."""
     x, mean, cov = digit_covariance()
     W = whitening_matrix(cov, kind, eps)

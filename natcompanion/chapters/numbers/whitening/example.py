@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -207,7 +208,7 @@ def covariance(x: torch.Tensor) -> torch.Tensor:
     return x.mT @ x / len(x)
 
 
-def whitened(kind: str, correlation: float) -> tuple[torch.Tensor, torch.Tensor]:
+def whitened(kind: Any, correlation: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the samples before and after whitening."""
     x = samples(correlation)
     return x, x @ whitening_matrix(covariance(x), kind).mT

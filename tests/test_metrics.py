@@ -478,3 +478,38 @@ def test_the_callers_grad_mode_does_not_matter():
         torch.testing.assert_close(product, g.sum(1))
     assert not product.requires_grad
     assert x.grad is None
+
+
+LARGE = nn.Linear(784, 784)  # 615,440 parameters: a matrix of 1,411 GiB in float32
+DENSE = {
+    "fisher": lambda m, x, t: metrics.fisher(m, x, Categorical()),
+    "gauss_newton": lambda m, x, t: metrics.gauss_newton(m, x, t, Categorical()),
+    "empirical_fisher": lambda m, x, t: metrics.empirical_fisher(m, x, t, Categorical()),
+    "gradient_covariance": lambda m, x, t: metrics.gradient_covariance(m, x, t, Categorical()),
+    "monte_carlo_fisher": lambda m, x, t: metrics.monte_carlo_fisher(m, x, Categorical()),
+    "FisherOperator.dense": lambda m, x, t: metrics.FisherOperator(m, x, Categorical()).dense(),
+    "CovarianceOperator.dense": lambda m, x, t: metrics.CovarianceOperator(
+        m, x, t, Categorical()
+    ).dense(),
+    "KroneckerFactors.dense": lambda m, x, t: metrics.kronecker_factors(
+        m, x, Categorical(), draws=1
+    )[""].dense(),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_a_remedy(name):
+    x, t = torch.zeros(2, 784), torch.zeros(2, dtype=torch.long)
+    size = r"1\.4e\+03" if "Kronecker" not in name else r"2\.8e\+03"  # factors are float64
+    with pytest.raises(ValueError, match=rf"^{name}: 615440 parameters .* {size} GiB.*; use .*"):
+        DENSE[name](LARGE, x, t)
+    small, x = nn.Linear(4, 3), torch.ones(2, 4)
+    bytes_needed = 15**2 * (8 if "Kronecker" in name else 4)
+    with metrics.dense_limit(bytes_needed / 2**30):
+        assert DENSE[name](small, x, t).shape == (15, 15)
+    with (
+        metrics.dense_limit((bytes_needed - 1) / 2**30),
+        pytest.raises(ValueError, match="dense_limit"),
+    ):
+        DENSE[name](small, x, t)
+    assert DENSE[name](small, x, t).shape == (15, 15)  # the limit of the block is gone

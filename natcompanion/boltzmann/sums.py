@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
+from natcompanion._memory import affordable
 from natcompanion.boltzmann.enumeration import check_enumerable, weighted_states
-
-_DENSE_LIMIT_BYTES = 2**31
 
 
 def statistic_names(visible: int, hidden: int) -> list[str]:
@@ -106,7 +105,12 @@ def covariance_of_statistics(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) 
         order = transpose_order(D, H, device=W.device)
         return covariance_of_statistics(W.mT, b, a)[order][:, order]
     check_enumerable(H, D)
-    P = _dense_size(D, H)
+    P = affordable(
+        D + H + D * H,
+        torch.float64,
+        "fisher",
+        "ExactFisherOperator (products without the matrix) or SampledFisherOperator",
+    )
     mean = mean_statistics(W, a, b)
     G = torch.zeros(P, P, dtype=torch.float64, device=W.device)
     blocks = torch.zeros(D, H + 1, H + 1, dtype=torch.float64, device=W.device)
@@ -118,13 +122,3 @@ def covariance_of_statistics(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor) 
     index = pixel_blocks(D, H, device=W.device)
     G[index[:, :, None], index[:, None, :]] += blocks
     return (G + G.mT) / 2
-
-
-def _dense_size(D: int, H: int) -> int:
-    P = D + H + D * H
-    if 8 * P * P > _DENSE_LIMIT_BYTES:
-        raise ValueError(
-            f"fisher: {P} parameters need a dense matrix of {8 * P * P / 2**30:.2g} GiB; "
-            "use ExactFisherOperator (products without the matrix) or SampledFisherOperator"
-        )
-    return P

@@ -1,5 +1,6 @@
 """Metrics on parameter space: Fisher matrices and their relatives, dense and matrix-free."""
 
+from natcompanion._memory import dense_limit
 from natcompanion.metrics.dense import (
     empirical_fisher,
     fisher,
@@ -26,6 +27,7 @@ __all__ = [
     "MonteCarloOperator",
     "block_diagonal",
     "condition_number",
+    "dense_limit",
     "diagonal",
     "empirical_fisher",
     "energy_metric",

@@ -11,11 +11,16 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
+from natcompanion._memory import affordable
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import ModelFunction, all_finite
 
 Parameters = Iterable[str | nn.Parameter] | None
+
+FISHER = "FisherOperator (products without the matrix) or kronecker_factors"
+COVARIANCE = "CovarianceOperator (products without the matrix) or per_example_gradients"
+DRAWN = "MonteCarloOperator (products without the matrix)"
 
 
 def fisher(
@@ -32,9 +37,12 @@ def fisher(
     Raises
     ------
     ValueError
-        On an empty batch, NaN input, or a model without trainable parameters.
+        On an empty batch, NaN input, a model without trainable parameters, or one for which the
+        matrix would be larger than :func:`natcompanion.metrics.dense_limit` allows, as for all
+        dense metrics.
     """
     f = ModelFunction(model, parameters)
+    affordable(f.size, f.dtype, "fisher", FISHER)
     x = f.check(x)
     return gram(f, x, likelihood.fisher_root(f.output(x)).mT).div_(len(x)).to(f.out_dtype)
 
@@ -57,6 +65,7 @@ def gauss_newton(
     definition. Source: revisiting Eq. 14 (which lacks the minus sign) to 21.
     """
     f = ModelFunction(model, parameters)
+    affordable(f.size, f.dtype, "gauss_newton", FISHER)
     x = f.check(x)
     hessian = output_hessian(likelihood, f.output(x), t)
     total = torch.zeros(f.size, f.size, dtype=f.dtype, device=x.device)
@@ -80,6 +89,7 @@ def empirical_fisher(
     Source: revisiting Eq. 13.
     """
     f = ModelFunction(model, parameters)
+    affordable(f.size, f.dtype, "empirical_fisher", COVARIANCE)
     x = f.check(x)
     return gram(f, x, score(likelihood, f.output(x), t).unsqueeze(1)).div_(len(x)).to(f.out_dtype)
 
@@ -99,6 +109,7 @@ def gradient_covariance(
     Source: revisiting Eq. 12.
     """
     f = ModelFunction(model, parameters)
+    affordable(f.size, f.dtype, "gradient_covariance", COVARIANCE)
     x = f.check(x)
     scores = score(likelihood, f.output(x), t).unsqueeze(1)
     mean: Any = sum(rows.sum((0, 1)) for _, rows in f.chunks(x, scores)) / len(x)
@@ -120,6 +131,7 @@ def monte_carlo_fisher(
     Without ``generator``, torch's global one is used.
     """
     f = ModelFunction(model, parameters)
+    affordable(f.size, f.dtype, "monte_carlo_fisher", DRAWN)
     x = f.check(x)
     scores = sampled_scores(likelihood, f.output(x), samples, generator)
     return gram(f, x, scores).div_(len(x)).to(f.out_dtype)

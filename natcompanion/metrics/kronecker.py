@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import pad, unfold
 
 from natcompanion import _checks as check
+from natcompanion._memory import affordable
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Parameters, sampled_scores
@@ -28,8 +29,10 @@ class KroneckerFactors(NamedTuple):
 
     def dense(self) -> torch.Tensor:
         """Return the block (P, P) for the layer's parameters in their own order: vec W row-major,
-        then b.
+        then b; refused if larger than :func:`natcompanion.metrics.dense_limit` allows.
         """
+        size = len(self.A) * len(self.B)
+        affordable(size, self.A.dtype, "KroneckerFactors.dense", "the factors, or inverse()")
         block = torch.kron(self.B, self.A)
         if not self.bias:
             return block

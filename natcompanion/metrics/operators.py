@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from natcompanion import _checks
+from natcompanion._memory import affordable
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Parameters, gram, sampled_scores, score
@@ -151,7 +152,15 @@ class MetricOperator:
         return total
 
     def dense(self) -> torch.Tensor:
-        """Return the matrix (P, P), with the damping."""
+        """Return the matrix (P, P), with the damping.
+
+        Raises
+        ------
+        ValueError
+            If it would be larger than :func:`natcompanion.metrics.dense_limit` allows.
+        """
+        remedy = "products with the operator, or its diagonal()"
+        affordable(self._f.size, self.dtype, f"{type(self).__name__}.dense", remedy)
         self._check_unchanged()
         mean = self._mean()
         total = _sum(

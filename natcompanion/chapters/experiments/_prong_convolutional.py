@@ -11,11 +11,11 @@ from torch.nn.functional import avg_pool2d
 
 from natcompanion.chapters.experiments._prong_training import (
     Choice,
-    Clock,
     Run,
     at_rest,
     make_optimizer,
 )
+from natcompanion.chapters.experiments.kit import Clock
 from natcompanion.data import cifar10, fashion_mnist, mnist
 from natcompanion.likelihoods import Categorical
 

@@ -3,17 +3,17 @@ one search for all.
 """
 
 import copy
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from natcompanion import layers, optim
+from natcompanion.chapters.experiments.kit import Clock
 from natcompanion.data import mnist
 from natcompanion.likelihoods import Bernoulli, Likelihood
 
@@ -118,22 +118,6 @@ def at_rest(model: nn.Module, x: torch.Tensor) -> nn.Module:
     if norms:
         resting.train()(x)
     return resting.eval()
-
-
-@dataclass
-class Clock:
-    """CPU seconds between ``with`` blocks; with one thread this is the time the work takes on a
-    free core.
-    """
-
-    seconds: float = 0.0
-
-    def __enter__(self) -> Self:
-        self._start = time.process_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.process_time() - self._start
 
 
 class Run:

@@ -3,8 +3,7 @@ methods.
 """
 
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from natcompanion.chapters.experiments.kit import Clock, batches
 from natcompanion.data import fashion_mnist, mnist
 from natcompanion.optim import RNGD
 from natcompanion.relative import sharp_ratio
@@ -105,13 +105,6 @@ def optimizer(
     )
 
 
-def batches(n: int, size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield batches of indices, epoch after epoch, each in a new order."""
-    while True:
-        order = torch.randperm(n, generator=generator)
-        yield from order[: n - n % size].split(size)
-
-
 def train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -127,22 +120,21 @@ def train(
     Ends early, with an infinite cost, if the cost is no longer finite or exceeds 1000.
     ``watch(step)`` is called after each step; its time does not count.
     """
-    costs, seconds = torch.full((steps,), torch.inf), 0.0
+    costs, clock = torch.full((steps,), torch.inf), Clock()
     for step, index in zip(range(steps), batches(len(x), batch, generator), strict=False):
-        start = time.process_time()
-        optimizer.zero_grad()
-        cost = nn.functional.cross_entropy(model(x[index]), t[index])
-        cost.backward()
-        if not float(cost.detach()) < 1000:
-            return costs, seconds / max(step, 1)
-        try:
-            optimizer.step()
-        except ValueError:  # a gradient is no longer finite
-            return costs, seconds / max(step, 1)
-        seconds += time.process_time() - start
+        with clock:
+            optimizer.zero_grad()
+            cost = nn.functional.cross_entropy(model(x[index]), t[index])
+            cost.backward()
+            if not float(cost.detach()) < 1000:
+                return costs, clock.seconds / max(step, 1)
+            try:
+                optimizer.step()
+            except ValueError:  # a gradient is no longer finite
+                return costs, clock.seconds / max(step, 1)
         costs[step] = cost.detach()
         watch(step + 1)
-    return costs, seconds / steps
+    return costs, clock.seconds / steps
 
 
 @torch.no_grad()

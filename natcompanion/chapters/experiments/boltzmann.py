@@ -2,7 +2,6 @@
 comparison.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from natcompanion import boltzmann
 from natcompanion.boltzmann import FRACTIONS, RBM, THRESHOLDS
 from natcompanion.chapters.experiments import Settings, experiment
 from natcompanion.chapters.experiments import _boltzmann as many
+from natcompanion.chapters.experiments.kit import Clock
 from natcompanion.data import mnist
 from natcompanion.projections import (
     debiased_projected_covariance,
@@ -289,22 +289,23 @@ def learning(settings: Learning) -> dict:
     X = binary_digits(settings.size, 0)
     rbm = data_start(X, settings.hidden, settings.generator())
     direction = directions(rbm, settings.damping, settings.eps)[settings.method]
-    steps, values, seconds, spent = [], [], [], 0.0
+    steps, values, seconds, clock = [], [], [], Clock()
     reached = None
     for step in range(settings.steps + 1):
         if step % settings.every == 0 or step == settings.steps:
             value = float(rbm.log_likelihood(X).mean())
-            steps.append(step), values.append(round(value, 4)), seconds.append(round(spent, 3))  # type: ignore[func-returns-value]  # three calls on one line
+            steps.append(step)
+            values.append(round(value, 4))
+            seconds.append(round(clock.seconds, 3))
             if reached is None and value >= settings.target:
-                reached = (step, spent)
+                reached = (step, clock.seconds)
             if value < -100:
                 break
-        begin = time.process_time()
         try:
-            rbm = rbm.moved(settings.lr * direction(rbm, rbm.gradient(X)))
+            with clock:
+                rbm = rbm.moved(settings.lr * direction(rbm, rbm.gradient(X)))
         except (ArithmeticError, ValueError):
             break
-        spent += time.process_time() - begin
     return {
         "steps": steps,
         "log_likelihood": values,

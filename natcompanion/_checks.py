@@ -143,3 +143,12 @@ def full_rank(values: torch.Tensor, name: str, dtype: torch.dtype) -> None:
             f"{name}: expected a matrix of full rank, got numerical rank {rank} of {len(values)}; "
             "increase eps, or remove constant and repeated directions first"
         )
+
+
+def independent(a: torch.Tensor, name: str, dtype: torch.dtype) -> None:
+    """Refuse a positive semi-definite matrix that is singular at the precision ``dtype``, whatever
+    the units of its coordinates: the matrix of correlations decides, as units are not rank.
+    """
+    roots = a.diagonal().clamp(min=0).sqrt()
+    scale = torch.where(roots > 0, 1 / roots, 0)
+    full_rank(torch.linalg.eigvalsh(scale[:, None] * a * scale), name, dtype)

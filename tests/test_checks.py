@@ -118,6 +118,16 @@ def test_semidefinite_eigh():
         check.semidefinite_eigh(torch.tensor([[-1.0]]), "G", torch.float64)
 
 
+def test_independent_looks_at_correlations():
+    units = torch.tensor([1.0, 1e-9, 1e9], dtype=torch.float64)
+    correlations = torch.eye(3, dtype=torch.float64)
+    correlations[0, 1] = correlations[1, 0] = 0.9
+    check.independent(units[:, None] * correlations * units, "G", torch.float64)
+    correlations[0, 1] = correlations[1, 0] = 1.0
+    with pytest.raises(ValueError, match="G: expected a matrix of full rank.*rank 2 of 3"):
+        check.independent(units[:, None] * correlations * units, "G", torch.float64)
+
+
 def test_full_rank():
     check.full_rank(torch.tensor([1e-3, 1.0]), "G", torch.float32)
     with pytest.raises(

@@ -244,3 +244,30 @@ def test_whitener_refuses_the_wrong_width_and_use_before_fit():
         Whitener().transform(torch.ones(2, 2))
     with pytest.raises(ValueError, match="expected 5 columns"):
         Whitener().fit(badly_scaled_data()).transform(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scales", [(1, 1e-8), (1e-12, 1, 1e6, 1e-4, 1e-8)])
+def test_units_are_not_rank(kind, scales):
+    """Independent features are whitened in any units; mixed ones too."""
+    g = torch.Generator().manual_seed(0)
+    d = len(scales)
+    mix = torch.eye(d).double() + 0.3 * torch.randn(d, d, generator=g, dtype=torch.float64)
+    noise = torch.randn(500, d, generator=g, dtype=torch.float64)
+    for x in (noise * torch.tensor(scales), noise @ mix * torch.tensor(scales)):
+        y = Whitener(kind).fit(x).transform(x)
+        torch.testing.assert_close(
+            covariance(y), torch.eye(d, dtype=torch.float64), rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_constant_and_repeated_features_are_refused_in_any_units(kind, scale):
+    x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    repeated, constant = x.clone(), x.clone()
+    repeated[:, 2] = scale * x[:, 0]
+    constant[:, 2] = 0.1 * scale  # its mean is not exactly 0.1: the rest is rounding
+    for bad in (repeated, constant):
+        with pytest.raises(ValueError, match="numerical rank 2 of 3"):
+            Whitener(kind).fit(bad)

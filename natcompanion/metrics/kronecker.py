@@ -9,6 +9,7 @@ from torch.nn.functional import pad, unfold
 
 from natcompanion import _checks as check
 from natcompanion._memory import affordable
+from natcompanion._moments import damped_inverse
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Parameters, sampled_scores
@@ -227,12 +228,7 @@ def _factored(
     a, b = float(f.A.diagonal().mean()), float(f.B.diagonal().mean())
     pi = (a / b) ** 0.5 if a > 0 and b > 0 else 1.0
     left, right = (
-        _inverse(f.B, damping**0.5 / pi).to(dtype),
-        _inverse(f.A, damping**0.5 * pi).to(dtype),
+        damped_inverse(f.B, damping**0.5 / pi).to(dtype),
+        damped_inverse(f.A, damping**0.5 * pi).to(dtype),
     )
     return lambda G: (left @ G.to(dtype) @ right).to(G.dtype)
-
-
-def _inverse(factor: torch.Tensor, shift: float) -> torch.Tensor:
-    eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-    return torch.cholesky_inverse(torch.linalg.cholesky(factor + shift * eye))

@@ -3,6 +3,7 @@ r"""Whitening: linear maps after which a signal has mean zero and covariance :ma
 from typing import Literal
 
 import torch
+from scipy.linalg.lapack import dgejsv
 
 from natcompanion import _checks as check
 
@@ -48,8 +49,9 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     ------
     ValueError
         If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue,
-        or is singular (an eigenvalue at most ``d * finfo(dtype).eps`` times the largest) while
-        ``eps`` is 0, or still is, to float64 precision, with ``eps`` added.
+        or is singular while ``eps`` is 0, or still is, to float64 precision, with ``eps`` added.
+        Its correlations decide that, not its units: they are singular if one of their eigenvalues
+        is at most ``d * finfo(dtype).eps`` times the largest.
 
     Notes
     -----
@@ -60,23 +62,44 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     eps = check.non_negative(eps, "eps")
     sigma = check.symmetric(cov, "cov").detach().double()
     values, vectors = check.semidefinite_eigh(sigma, "cov", cov.dtype)
-    check.full_rank(values + eps, "cov", cov.dtype if eps == 0 else torch.float64)
-    if values[0] == 0:  # a negative eigenvalue became 0: take that matrix
+    if eps > 0 and values[0] == 0:  # a negative eigenvalue became 0: take that matrix
         sigma = (vectors * values) @ vectors.mT
     identity = torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
-    factor = torch.linalg.cholesky(sigma + eps * identity)
+    shifted = sigma + eps * identity
+    check.independent(shifted, "cov", cov.dtype if eps == 0 else torch.float64)
+    factor = torch.linalg.cholesky(shifted)
     if kind == "cholesky":
         return torch.linalg.solve_triangular(factor, identity, upper=False).to(cov.dtype)
     U, roots = vectors.flip(1), (values + eps).sqrt().flip(0)
-    if (
-        roots[0] > 100 * roots[-1]
-    ):  # the same from the factor: slower, and half as many digits are lost
-        U, roots, _ = torch.linalg.svd(factor)
+    if roots[0] > 100 * roots[-1]:
+        U, roots = _from_factor(factor, graded=bool(roots[0] > 1e6 * roots[-1]))
     if kind == "zca":
         return ((U / roots) @ U.mT).to(cov.dtype)
     rows = (U / roots).mT
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return (rows * largest.sign()).to(cov.dtype)
+
+
+def _from_factor(factor: torch.Tensor, *, graded: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Return eigenvectors of :math:`L L^\top` and the roots of its eigenvalues, descending, from
+    the Cholesky factor.
+
+    It is slower than from the matrix, and half as many digits are lost. Where scales lie many
+    orders apart (``graded``), Jacobi's method keeps the digits of the smallest (Drmac and Veselic
+    2008, LAPACK's ``gejsv``): other methods lose what is below the rounding of the largest.
+    """
+    if not graded:
+        U, roots, _ = torch.linalg.svd(factor)
+        return U, roots
+    jobs = {"joba": 0, "jobu": 3, "jobv": 0, "jobr": 0}
+    values, _, U, scale, _, info = dgejsv(factor.mT.cpu().numpy(), **jobs)
+    if info:
+        raise ValueError(
+            f"cov: expected a singular value decomposition, LAPACK's gejsv gave {info}; "
+            "increase eps, or scale the features"
+        )
+    roots = torch.from_numpy(values * (scale[0] / scale[1]))
+    return torch.from_numpy(U).to(factor), roots.to(factor)
 
 
 class Whitener:
@@ -97,7 +120,8 @@ class Whitener:
         See :func:`whitening_matrix`.
     eps : float
         Added to every eigenvalue of the covariance, in squared units of the data. Needed when the
-        covariance is singular: constant features, or fewer samples than features plus one.
+        covariance is singular: constant or repeated features, or fewer samples than features plus
+        one. Features of very different units are no reason.
 
     Attributes
     ----------
@@ -133,6 +157,8 @@ class Whitener:
         wide = check.matrix(x, "x").detach().double()
         mean = wide.mean(0)
         centred = wide - mean
+        rounding = 16 * torch.finfo(torch.float64).eps * mean.abs()  # all that constants differ by
+        centred = centred.where(centred.abs().amax(0) > rounding, 0)
         covariance = centred.mT @ centred / len(x)
         matrix = whitening_matrix(covariance, self.kind, self.eps)
         self.mean, self.covariance, self.matrix = mean, covariance, matrix

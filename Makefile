@@ -25,12 +25,14 @@ install: $(INSTALLED) $(VENDOR) $(BROWSER) ## Everything that the other commands
 test: ## Everything: format, library, chapters, ledgers, pages in a browser; a failure does not hide the next
 	@$(MAKE) --no-print-directory --keep-going install check test-unit test-notebooks test-pages
 
-check: $(INSTALLED) ## Lint, format and whatever else takes seconds
+check: $(INSTALLED) ## Lint, format and types: seconds, the first time a minute
 	$(call stage,$(PY) -m ruff check -q . \
-	  && $(PY) -m ruff format --check -q .)
+	  && $(PY) -m ruff format --check -q . \
+	  && $(PY) -m mypy --no-error-summary)
 
-test-unit: $(INSTALLED) ## The library and the chapters' machinery, without the pages
-	$(call stage,OMP_NUM_THREADS=1 $(PY) -m pytest tests --ignore=tests/book -q -n $(WORKERS))
+test-unit: $(INSTALLED) ## The library, its docstrings' examples and the chapters' machinery, without the pages
+	$(call stage,OMP_NUM_THREADS=1 $(PY) -m pytest tests natcompanion \
+	  --doctest-modules --ignore=tests/book -q -n $(WORKERS))
 
 test-notebooks: $(INSTALLED) ## Every chapter run again and compared with its stored outputs
 	$(call stage,$(PY) -m pytest --nbval book/ -q -n $(WORKERS) --dist loadfile)
@@ -66,7 +68,7 @@ lab: $(INSTALLED) ## Open the chapters in JupyterLab
 	$(PY) -m jupyter lab book
 
 clean: ## Remove everything that these commands made
-	rm -rf _build $(VENV) node_modules book/_static/vendor *.egg-info .pytest_cache
+	rm -rf _build $(VENV) node_modules book/_static/vendor *.egg-info .pytest_cache .mypy_cache
 
 $(INSTALLED): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

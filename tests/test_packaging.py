@@ -1,9 +1,12 @@
 """The places that name versions, licences and addresses agree."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -155,6 +158,36 @@ def test_binder_installs_the_package_and_uses_one_thread():
     command = ["bash", str(folder / "start"), "printenv", "OMP_NUM_THREADS"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "1"
+
+
+WHEEL = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
+
+
+def wheel(folder: Path, change: Callable[[str], str] = str) -> set[str]:
+    """Build the wheel of the committed files in a folder, and return the names of its files."""
+    command = ["git", "-C", str(ROOT), "ls-files", "natcompanion", "README.md", "LICENSE"]
+    for name in subprocess.check_output(command, text=True).split():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (folder / "pyproject.toml").write_text(change(settings), encoding="utf-8")
+    command = [sys.executable, "-c", WHEEL]
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    return set(zipfile.ZipFile(folder / done.stdout.split()[-1]).namelist())
+
+
+def test_the_wheel_holds_every_file_and_the_mark_of_annotations(tmp_path):
+    """Without ``py.typed`` the annotations do not count for those who use the library."""
+    files = wheel(tmp_path)
+    command = ["git", "-C", str(ROOT), "ls-files", "natcompanion"]
+    assert set(subprocess.check_output(command, text=True).split()) <= files
+    assert "natcompanion/py.typed" in files
+
+
+def test_a_wheel_without_the_mark_is_told_from_one_with_it(tmp_path):
+    """The negative control."""
+    files = wheel(tmp_path, lambda text: text.replace("package-data", "exclude-package-data"))
+    assert "natcompanion/__init__.py" in files and "natcompanion/py.typed" not in files
 
 
 def test_versions_and_licences_agree():

@@ -169,16 +169,16 @@ class Trainer:
         self.model.train()
         self.optimizer.zero_grad()
         part = cross_entropy(self.model(x), t, reduction="sum") / self.settings.batch
-        (part * _distributed.world_size()).backward()
-        self.optimizer.step()
         total = part.detach().double()
         _distributed.reduce_sum([total])
-        _distributed.reduce_mean([b for b in self.model.buffers() if b.is_floating_point()])
-        self.step += 1
         if not torch.isfinite(total):
             raise ValueError(
-                f"update {self.step}: the loss is {float(total)}; lower lr or raise eps"
+                f"update {self.step + 1}: the loss is {float(total)}; lower lr or raise eps"
             )
+        (part * _distributed.world_size()).backward()
+        self.optimizer.step()
+        _distributed.reduce_mean([b for b in self.model.buffers() if b.is_floating_point()])
+        self.step += 1
         return float(total)
 
     @torch.no_grad()

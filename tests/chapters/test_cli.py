@@ -192,7 +192,8 @@ def test_a_reader_that_stops_early_is_no_error():
 
 
 STOPPED = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 from natcompanion.chapters import cli
 from natcompanion.chapters.experiments import Settings, experiment
 
@@ -225,7 +226,12 @@ def test_ctrl_c_prints_one_line(tmp_path, workers):
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    try:
+        _, error = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     assert process.returncode == 130
     assert error == "natcompanion: interrupted; what had finished is stored\n"
     assert [one.seed for one in store.read("slow", "quick", results)] == [0, 1]

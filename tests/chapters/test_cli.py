@@ -193,7 +193,8 @@ def test_a_reader_that_stops_early_is_no_error():
 
 STOPPED = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+# a background job starts with Ctrl-C ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from natcompanion.chapters import cli
 from natcompanion.chapters.experiments import Settings, experiment
 
@@ -222,7 +223,10 @@ def test_ctrl_c_prints_one_line(tmp_path, workers):
         env={**os.environ, "NATCOMPANION_RESULTS": str(tmp_path / "results")},
     )
     results = tmp_path / "results"
-    while not ((tmp_path / "waits2").exists() and len(store.read("slow", "quick", results)) == 2):
+    waiting = [tmp_path / f"waits{seed}" for seed in range(2, 2 + int(workers))]
+    while not (
+        all(mark.exists() for mark in waiting) and len(store.read("slow", "quick", results)) == 2
+    ):
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)

@@ -19,12 +19,16 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, logsigmoid
 
 from natcompanion import _checks
+from natcompanion._own_likelihood import FromNLL
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood"]
+__all__ = ["Bernoulli", "Categorical", "FromNLL", "Gaussian", "Likelihood"]
 
 
 class Likelihood(Protocol):
-    """What the metrics ask of an output model; write your own with these methods."""
+    """What the metrics ask of an output model.
+
+    One of your own needs ``nll`` alone, see :class:`FromNLL`; with all these methods it is faster.
+    """
 
     def mean(self, r: torch.Tensor) -> torch.Tensor: ...
 
@@ -68,11 +72,11 @@ class Gaussian:
     def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         """Return ``-log p(t | r)`` with its normalizing constant, per example; (n,)."""
         z = (_like(t, r) - _wide(r)) / self.beta
-        return (0.5 * (z.square() + math.log(2 * math.pi * self.beta**2))).sum(-1).to(r.dtype)
+        return _per_example(0.5 * (z.square() + math.log(2 * math.pi * self.beta**2))).to(r.dtype)
 
     def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         """Return KL(p_r || p_s) per example; (n,)."""
-        return (0.5 * ((_wide(r) - _wide(s)) / self.beta).square()).sum(-1).to(r.dtype)
+        return _per_example(0.5 * ((_wide(r) - _wide(s)) / self.beta).square()).to(r.dtype)
 
     def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         """Return F u for each example; ``u`` and the result have the shape of ``r``."""
@@ -112,7 +116,8 @@ class Bernoulli:
             raise ValueError(
                 f"t: expected numbers in [0, 1], got {float(t.min()):.3g} to {float(t.max()):.3g}"
             )
-        return binary_cross_entropy_with_logits(_wide(r), t, reduction="none").sum(-1).to(r.dtype)
+        loss = binary_cross_entropy_with_logits(_wide(r), t, reduction="none")
+        return _per_example(loss).to(r.dtype)
 
     def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         """Return KL(p_r || p_s) per example; (n,)."""
@@ -120,7 +125,7 @@ class Bernoulli:
         d, signs = _wide(s) - r_, torch.tensor([1, -1], dtype=r_.dtype, device=r_.device)
         log_p = logsigmoid(r_.unsqueeze(-1) * signs)  # of one and zero
         D = torch.stack([torch.sigmoid(-r_) * d, -torch.sigmoid(r_) * d], -1)
-        return _kl(log_p, D).sum(-1).to(r.dtype)
+        return _per_example(_kl(log_p, D)).to(r.dtype)
 
     def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         """Return F u for each example; ``u`` and the result have the shape of ``r``."""
@@ -237,6 +242,13 @@ def _exp_beyond_line(x: torch.Tensor) -> torch.Tensor:
 def _wide(r: torch.Tensor) -> torch.Tensor:
     """Return ``r``, or ``r`` in float32 if it is in half precision."""
     return r.float() if r.dtype in (torch.float16, torch.bfloat16) else r
+
+
+def _per_example(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the outputs of each example, (n, ...) to (n,), in any number of
+    dimensions; one vector to a number.
+    """
+    return values.flatten(1).sum(1) if values.ndim > 1 else values.sum(-1)
 
 
 def _like(t: torch.Tensor, r: torch.Tensor) -> torch.Tensor:

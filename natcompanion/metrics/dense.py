@@ -12,6 +12,7 @@ from torch import nn
 
 from natcompanion import _checks as check
 from natcompanion._memory import affordable
+from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import ModelFunction, all_finite
@@ -44,7 +45,7 @@ def fisher(
     f = ModelFunction(model, parameters)
     affordable(f.size, f.dtype, "fisher", FISHER)
     x = f.check(x)
-    return gram(f, x, likelihood.fisher_root(f.output(x)).mT).div_(len(x)).to(f.out_dtype)
+    return gram(f, x, complete(likelihood).fisher_root(f.output(x)).mT).div_(len(x)).to(f.out_dtype)
 
 
 def gauss_newton(
@@ -170,7 +171,7 @@ def sampled_scores(
     """Return scores at labels drawn from the model, each divided by the root of ``samples``; (n,
     samples, o).
     """
-    samples = check.whole(samples, "samples")
+    samples, likelihood = check.whole(samples, "samples"), complete(likelihood)
     repeated = r.repeat_interleave(samples, 0)
     scores = score(likelihood, repeated, likelihood.sample(repeated, generator=generator))
     return scores.unflatten(0, (len(r), samples)) / samples**0.5

@@ -10,6 +10,7 @@ from torch.nn.functional import pad, unfold
 from natcompanion import _checks as check
 from natcompanion._memory import affordable
 from natcompanion._moments import damped_inverse
+from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Parameters, sampled_scores
@@ -120,8 +121,7 @@ def kronecker_factors(
     Grosse and Martens (2016).
     """
     draws = None if draws is None else check.whole(draws, "draws")
-    if not hasattr(likelihood, "fisher_root"):
-        raise ValueError(f"likelihood: expected one such as Categorical(), got {likelihood!r}")
+    likelihood = complete(likelihood)
     f = ModelFunction(model, parameters)
     x = f.check(x)
     with torch.autocast(x.device.type, enabled=False):

@@ -15,6 +15,7 @@ from torch import nn
 
 from natcompanion import _checks
 from natcompanion._memory import affordable
+from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Parameters, gram, sampled_scores, score
@@ -285,7 +286,7 @@ class FisherOperator(MetricOperator):
         parameters: Parameters = None,
     ) -> None:
         super().__init__(model, x, damping, parameters)
-        self._likelihood = likelihood
+        self._likelihood = complete(likelihood)
 
     def _inner(
         self,

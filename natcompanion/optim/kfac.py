@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
+from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics.kronecker import KroneckerFactors, kronecker_factors, kronecker_layers
 from natcompanion.metrics.model_function import ModelFunction
@@ -86,9 +87,7 @@ class KFAC(Preconditioned):
         generator: torch.Generator | None = None,
         parameters: Parameters = None,
     ) -> None:
-        if not hasattr(likelihood, "fisher_root"):
-            raise ValueError(f"likelihood: expected one such as Categorical(), got {likelihood!r}")
-        self.likelihood, self.generator = likelihood, generator
+        self.likelihood, self.generator = complete(likelihood), generator
         self._inverses: dict[Block, Inverse] = {}
         defaults = {
             "lr": lr,

@@ -24,7 +24,9 @@ expect.set_options(timeout=20_000)
 FUNCTIONS = """
 import time
 from matplotlib.figure import Figure
-from natcompanion.chapters.explore import explore, live
+from natcompanion.chapters.explore import _live, explore, live
+
+_live.QUICK = 0
 
 def draw(eps, T):
     if T == 7:

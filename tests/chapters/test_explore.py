@@ -17,7 +17,7 @@ from ipywidgets.widgets.widget_link import Link
 from matplotlib.figure import Figure
 from PIL import Image
 
-from natcompanion.chapters.explore import _frames, explore, live
+from natcompanion.chapters.explore import _frames, _live, explore, live
 
 matplotlib.use("agg")
 
@@ -372,7 +372,23 @@ def test_live_controls_and_values():
     assert "nc-live" in box._dom_classes
 
 
-def test_live_draws_at_start_and_on_run_and_marks_a_stale_picture():
+def test_live_redraws_at_once_where_that_is_quick(monkeypatch):
+    now = iter(range(100))
+    monkeypatch.setattr(_live.time, "perf_counter", lambda: next(now) * 0.2)
+    box = live(draw, describe, start={"T": 2}, labels={"T": "updates"}, T=(1, 10))
+    box.controls["T"].value = 7
+    assert describe(T=7) in texts(box.result.value) and "Done." in box.status.value
+    assert "nc-stale" not in box.result._dom_classes
+    monkeypatch.setattr(_live.time, "perf_counter", lambda: next(now) * 0.4)
+    box.controls["T"].value = 8
+    assert describe(T=8) in texts(box.result.value)
+    box.controls["T"].value = 9
+    assert describe(T=8) in texts(box.result.value)
+    assert "The picture is at updates = 8. Run draws updates = 9." in box.status.value
+
+
+def test_live_draws_at_start_and_on_run_and_marks_a_stale_picture(monkeypatch):
+    monkeypatch.setattr(_live, "QUICK", 0.0)
     calls = []
 
     def busy(T):

@@ -7,8 +7,9 @@ picture shows, with its numbers. They use no globals that change and no pyplot s
 
 * `explore` draws every point of a grid once. Its sliders answer in the page opened from disk, with
   no kernel. End the cell with the call, so that its result is the output of the cell.
-* `live` draws any point inside ranges when the reader presses Run, and needs a kernel. Tag its cell
-  ``remove-cell``: the rendered book then leaves it out, and JupyterLab and Binder show it.
+* `live` draws any point inside ranges, at once where that is quick, else when the reader presses
+  Run, and needs a kernel. Tag its cell ``remove-cell``: the rendered book then leaves it out, and
+  JupyterLab and Binder show it.
 
 Both give their description at the start point as the plain text of the output. That is what GitHub
 shows and what ``pytest --nbval`` compares, so the description holds at most 3 significant digits.

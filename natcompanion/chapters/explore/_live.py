@@ -1,7 +1,8 @@
-"""`live`: any point inside ranges, drawn by the kernel when the reader presses Run."""
+"""`live`: any point inside ranges, drawn by the kernel at once or when the reader presses Run."""
 
 import html
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from natcompanion.chapters.explore._frames import (
     Describe,
     Described,
     Draw,
+    Frame,
     check_labels,
     check_mapping,
     check_names,
@@ -33,6 +35,7 @@ from natcompanion.chapters.explore._frames import (
 
 OPTIONS = ("start", "labels", "dpi")
 STEPS = 100  # of a slider over real numbers
+QUICK = 0.3  # seconds of drawing up to which a control redraws at once
 
 
 def live(
@@ -44,13 +47,14 @@ def live(
     dpi: float = 96,
     **ranges: tuple | list,
 ) -> Described:
-    """Return a figure that the kernel draws at any point of ranges when the reader presses Run.
+    """Return a figure that the kernel draws at any point of ranges.
 
-    The picture at the start point is drawn at once, and an error there is raised, so that it stops
-    the build of the book. While Run draws, the button says so and is disabled. If ``draw`` or
-    ``describe`` raises then, the reader sees the type and message of the error in place of the
-    picture. A picture that does not belong to the sliders any more is dimmed, and a line says which
-    point it shows and which one Run draws. Tag the cell ``remove-cell``.
+    Where the last picture took less than 0.3 s, it is drawn again whenever a control moves; else
+    when the reader presses Run. While it is drawn, the button says so and is disabled. A picture
+    that does not belong to the controls is dimmed, and a line says which point it shows and which
+    one Run draws. An error at the start point is raised, so that it stops the build of the book;
+    later the reader sees its type and message in place of the picture. Tag the cell
+    ``remove-cell``.
 
     Parameters
     ----------
@@ -100,22 +104,23 @@ def live(
     controls = {
         name: _control(name, ranges[name], start.get(name), captions[name], width) for name in names
     }
-    return _Live(draw, describe, dpi, ranges, controls)
+    return _Live(draw, describe, dpi, ranges, controls, captions)
 
 
 class _Live(Described):
     """The controls, the Run button, the status line and the picture."""
 
     def __init__(
-        self, draw: Draw, describe: Describe, dpi: float, ranges: Mapping, controls: Mapping
+        self,
+        draw: Draw,
+        describe: Describe,
+        dpi: float,
+        ranges: Mapping,
+        controls: Mapping,
+        captions: Mapping,
     ) -> None:
-        self.draw, self.describe, self.dpi, self.ranges, self.controls = (
-            draw,
-            describe,
-            dpi,
-            ranges,
-            controls,
-        )
+        self.draw, self.describe, self.dpi, self.captions = draw, describe, dpi, captions
+        self.ranges, self.controls = ranges, controls
         self.button = Button(
             description="Run", button_style="primary", tooltip="Draw at these values"
         )
@@ -124,13 +129,12 @@ class _Live(Described):
         super().__init__([*controls.values(), HBox([self.button, self.status]), self.result])
         self.add_class("nc-live")
         self.shown, self.outcome = self.point, "Ready."
-        frame = render(draw, describe, self.shown, dpi)
-        self.result.value = frame_html(frame)
+        frame = self._render()
         self.begin(self.shown, frame)
         self._say(self.outcome)
         self.button.on_click(lambda _: self.run())
         for control in controls.values():
-            control.observe(lambda _: self._mark_stale(), "value")
+            control.observe(lambda _: self._moved(), "value")
 
     @property
     def point(self) -> dict[str, Any]:
@@ -146,20 +150,39 @@ class _Live(Described):
         self.button.disabled, self.button.description = True, "Running…"
         self._say("Running…")
         try:
-            frame = render(self.draw, self.describe, self.shown, self.dpi)
-            self.result.value, self.outcome = frame_html(frame), "Done."
+            self._render()
+            self.outcome = "Done."
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the reader sees it
             cause = error.__cause__ or error
             message = html.escape(f"{type(cause).__name__}: {cause}")
             self.result.value = f'<pre role="alert" style="white-space:pre-wrap">{message}</pre>'
-            self.outcome = f"Failed at {name_point(self.shown)}."
+            self.outcome = f"Failed at {self._named(self.shown)}."
         self.button.disabled, self.button.description = False, "Run"
         self._mark_stale()
+
+    def _render(self) -> Frame:
+        """Draw the picture at the point ``shown``, show it, and note how long that took."""
+        began = time.perf_counter()
+        frame = render(self.draw, self.describe, self.shown, self.dpi)
+        self.result.value, self.seconds = frame_html(frame), time.perf_counter() - began
+        return frame
+
+    def _moved(self) -> None:
+        """Draw at once if that is quick, else say that the picture is of another point."""
+        if self.seconds < QUICK and self.point != self.shown:
+            self.run()
+        else:
+            self._mark_stale()
+
+    def _named(self, point: Mapping[str, Any]) -> str:
+        """Return a point in the words of the controls."""
+        return name_point({self.captions[name]: value for name, value in point.items()})
 
     def _mark_stale(self) -> None:
         stale = self.point != self.shown
         (self.result.add_class if stale else self.result.remove_class)("nc-stale")
-        points = f"The picture is at {name_point(self.shown)}. Run draws {name_point(self.point)}."
+        shown, wanted = self._named(self.shown), self._named(self.point)
+        points = f"The picture is at {shown}. Run draws {wanted}."
         self._say(points if stale else self.outcome)
 
     def _say(self, text: str) -> None:

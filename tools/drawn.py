@@ -31,6 +31,7 @@ from natcompanion.chapters.regression import EXACT, compare
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "chapters" / "drawn"
 SPREADS = {
+    **{f"knobs.{name}": 0.02 for name in ("PRONG", "RNGD", "DAMPING", "SCHEME", "LEARNED")},
     "revisiting.SOLVERS": 0.05,  # conjugate gradients diverge where rounding decides
 }
 """Relative spread of the data of a figure, by its name, where it is more than ``EXACT``."""

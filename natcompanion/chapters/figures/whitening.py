@@ -422,6 +422,7 @@ DIGITS = Drawing(
     draw_digits,
     describe_digits,
     grid={"kind": ["ZCA", "PCA"], "eps": [1e-4, 1e-2, 1e-1]},
+    ranges={"kind": ["ZCA", "PCA", "Cholesky"], "eps": (1e-6, 1.0, "log")},
     start={"eps": 1e-2},
     labels={"eps": "ε"},
 )

@@ -76,7 +76,7 @@ class Gaussian:
 
     def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         """Return KL(p_r || p_s) per example; (n,)."""
-        return _per_example(0.5 * ((_wide(r) - _wide(s)) / self.beta).square()).to(r.dtype)
+        return (0.5 * ((_wide(r) - _wide(s)) / self.beta).square()).sum(-1).to(r.dtype)
 
     def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         """Return F u for each example; ``u`` and the result have the shape of ``r``."""
@@ -125,7 +125,7 @@ class Bernoulli:
         d, signs = _wide(s) - r_, torch.tensor([1, -1], dtype=r_.dtype, device=r_.device)
         log_p = logsigmoid(r_.unsqueeze(-1) * signs)  # of one and zero
         D = torch.stack([torch.sigmoid(-r_) * d, -torch.sigmoid(r_) * d], -1)
-        return _per_example(_kl(log_p, D)).to(r.dtype)
+        return _kl(log_p, D).sum(-1).to(r.dtype)
 
     def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         """Return F u for each example; ``u`` and the result have the shape of ``r``."""

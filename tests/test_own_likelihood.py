@@ -164,4 +164,6 @@ def test_images_give_one_number_per_example():
         flat = likelihood.nll(r.flatten(1), t.flatten(1))
         assert flat.shape == (2,)
         close(likelihood.nll(r, t), flat)
-        close(likelihood.kl(r, t), likelihood.kl(r.flatten(1), t.flatten(1)))
+        rows = likelihood.kl(r, t)  # of every row of outputs: grids of models are compared so
+        close(rows.flatten(1).sum(1), likelihood.kl(r.flatten(1), t.flatten(1)))
+        assert rows.shape == (2, 1, 8)

@@ -253,7 +253,7 @@ def complete(likelihood: Any) -> Any:
             f"likelihood: expected one such as Categorical(), or an object with "
             f"nll(r, t), got {likelihood!r}"
         )
-    given = {key: getattr(likelihood, key, None) for key in ("targets", "sample")}
+    given: dict[str, Any] = {key: getattr(likelihood, key, None) for key in ("targets", "sample")}
     return FromNLL(likelihood.nll, **given)
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from natcompanion.solvers import Reason, conjugate_gradient, minres, minres_qlp
+from natcompanion.solvers import lanczos as lanczos_module
 
 SOLVERS = [conjugate_gradient, minres, minres_qlp]
 each = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.__name__)
@@ -482,3 +484,61 @@ def test_systems_that_require_gradients_are_solved_without_them(solver):
 
 def test_every_reason_has_words():
     assert all(len(reason.value) > 20 for reason in Reason)
+
+
+class Fresh(TorchDispatchMode):
+    """Count the results of length P that no argument provided."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.count = size, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        given = [*args, *(kwargs or {}).values()]
+        known = {t.untyped_storage().data_ptr() for t in given if isinstance(t, torch.Tensor)}
+        if isinstance(out, torch.Tensor) and out.numel() == self.size:
+            self.count += out.untyped_storage().data_ptr() not in known
+        return out
+
+
+class Spread:
+    """A diagonal operator in float32 that makes one vector for each product."""
+
+    dtype = torch.float32
+
+    def __init__(self, size):
+        self.shape, self.values = (size, size), torch.linspace(1, 1e4, size)
+
+    def __matmul__(self, v):
+        return self.values * v
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_iterations_make_no_vectors_of_their_own(solver, monkeypatch):
+    monkeypatch.setattr("natcompanion.solvers.lanczos.KEPT", 0)
+    counts, size = [], 300
+    for steps in (10, 30):
+        with Fresh(size) as fresh:
+            ran = solver(Spread(size), torch.ones(size), rtol=0.0, max_iter=steps).iterations
+        counts.append(fresh.count)
+        assert ran == steps
+    assert counts[1] - counts[0] == 20  # the operator's
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_right_side_and_the_start_are_not_overwritten(solver):
+    b, x0 = torch.ones(50).double(), torch.full((50,), 0.5).double()
+    operator = torch.linspace(1, 9, 50).double().diag()
+    solution = solver(operator, b, rtol=1e-10, x0=x0)
+    assert bool((b == 1).all()) and bool((x0 == 0.5).all()) and solution.converged
+    assert torch.equal(operator, torch.linspace(1, 9, 50).double().diag())
+
+
+def test_few_vectors_are_kept_for_none(monkeypatch):
+    r = torch.ones(100)
+    assert len(lanczos_module._room(r)) == 100
+    monkeypatch.setattr(lanczos_module, "KEPT", 6399)
+    assert len(lanczos_module._room(r)) == 0
+    monkeypatch.setattr(lanczos_module, "KEPT", 6400)
+    assert len(lanczos_module._room(r)) == 64

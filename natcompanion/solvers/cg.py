@@ -50,12 +50,14 @@ def conjugate_gradient(
 
 
 def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
-    x = torch.zeros_like(r)
+    r = r.clone()
+    x, *others = (torch.zeros_like(r) for _ in range(3))
+    Ap = torch.empty_like(r)
     z = system.precondition(r)
-    p, rz, largest = z, float(r @ z), 0.0
+    p, rz, largest = z.clone(), float(r @ z), 0.0
     best, smallest = x, float(r.norm())  # to fall back on if the curvature vanishes
     for k in range(max_iter):
-        Ap = system.A @ p
+        Ap = system.A.into(p, Ap)
         curvature, length = float(p @ Ap), float(p @ p)
         if not isfinite(curvature + length):
             return Run(best, k + 1, Reason.NOT_FINITE)
@@ -63,8 +65,8 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         if rz <= 0 or curvature <= system.negligible * largest * length:
             return Run(best, k + 1, Reason.NOT_POSITIVE_DEFINITE)
         step = rz / curvature
-        x = x + step * p
-        r = r - step * Ap
+        x, others = _moved(x, p, step, best, others)
+        r.sub_(Ap, alpha=step)
         size = float(r.norm())
         if size < smallest:
             best, smallest = x, size
@@ -72,5 +74,14 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
             return Run(x, k + 1)
         z = system.precondition(r)
         rz, rz_old = float(r @ z), rz
-        p = z + (rz / rz_old) * p
+        torch.add(z, p, alpha=rz / rz_old, out=p)
     return Run(x, max_iter)
+
+
+def _moved(
+    x: torch.Tensor, p: torch.Tensor, step: float, best: torch.Tensor, others: list[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return ``x + step p`` in one of the other vectors, which is not the best, and the rest."""
+    free = next(vector for vector in others if vector is not best)
+    torch.add(x, p, alpha=step, out=free)
+    return free, [x, *(vector for vector in others if vector is not free)]

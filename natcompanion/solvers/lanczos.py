@@ -11,6 +11,10 @@ KEPT = 2**24
 """Numbers kept to hold the vectors orthogonal; beyond this, rounding may slowly spoil their
 orthogonality.
 """
+FEWEST = 64
+"""Vectors that must fit, or none are kept: a few would cost more than the rest of an iteration, and
+not help after it.
+"""
 
 
 def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, float, torch.Tensor]]:
@@ -21,32 +25,31 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
     a preconditioner P the vectors are orthogonal in the inner product of its inverse, and ``v_1``
     is ``P r / beta_1``. Without one, each new vector is made orthogonal to those kept. A
     ``beta_{k+1}`` at the level of rounding is given as 0: the space is invariant. A negative one
-    means that P is not positive definite, see :func:`breakdown`. The entries of ``T`` are appended
+    means that P is not positive definite, see :func:`breakdown`. The vector that is given is
+    overwritten by the next. The entries of ``T`` are appended
     to ``system.tridiagonals``.
     """
     system.tridiagonals.append(T := [])
-    kept = (
-        r.new_empty(min(len(r), KEPT // len(r)), len(r))
-        if system.preconditioner is None
-        else r[:0, None]
-    )
-    before, current = torch.zeros_like(r), r
+    kept = _room(r) if system.preconditioner is None else r[:0, None]
+    current = r.clone()
+    before, y, v = torch.zeros_like(r), torch.empty_like(r), torch.empty_like(r)
     z = system.precondition(current)
     beta = length(current, z)
     beta_old, size, k = 0.0, 0.0, 0
     if not 0 < beta < inf:
         yield beta, beta, beta, z
     while 0 < beta < inf:
-        v = z / beta
-        y = system.A @ v
+        torch.div(z, beta, out=v)
+        system.A.into(v, y)
         if beta_old:
-            y = y - (beta / beta_old) * before
+            y.sub_(before, alpha=beta / beta_old)
         alpha = float(v @ y)
-        y = y - (alpha / beta) * current
+        y.sub_(current, alpha=alpha / beta)
         if k < len(kept):
             kept[k] = v
-            y = y - kept[: k + 1].mT @ (kept[: k + 1] @ y)
-        before, current, z = current, y, system.precondition(y)
+            y.sub_(kept[: k + 1].mT @ (kept[: k + 1] @ y))
+        before, current, y = current, y, before
+        z = system.precondition(current)
         beta_next = length(current, z)
         size = max(size, abs(alpha) + beta_old)
         if abs(beta_next) <= system.negligible * size:
@@ -55,6 +58,12 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
             T.append((alpha, beta_next))
         yield alpha, beta, beta_next, v
         beta_old, beta, k = beta, beta_next, k + 1
+
+
+def _room(r: torch.Tensor) -> torch.Tensor:
+    """Return room for the vectors that are kept; none, if it would be for a few only."""
+    count = min(len(r), KEPT // len(r))
+    return r.new_empty(count if count >= min(len(r), FEWEST) else 0, len(r))
 
 
 def length(v: torch.Tensor, z: torch.Tensor) -> float:

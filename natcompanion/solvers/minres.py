@@ -31,14 +31,15 @@ def minres(
 
 
 def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
-    x, w, w_old = (torch.zeros_like(r) for _ in range(3))
+    x, x_old, w, w_old = (torch.zeros_like(r) for _ in range(4))
+    norm_r = float(r.norm())
     cs, sn, dbar, epsilon, norm_A, phi = -1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     k = 0
     for k, (alpha, beta, beta_next, v) in enumerate(lanczos(system, r), start=1):
         if reason := breakdown(alpha, beta, beta_next):
             return Run(x, k, reason)
         if k == 1:
-            phi, tolerance = beta, tolerance * beta / float(r.norm())
+            phi, tolerance = beta, tolerance * beta / norm_r
         norm_A = max(norm_A, hypot(beta if k > 1 else 0.0, alpha, beta_next))
         # The new column of the triangular factor of T: epsilon_old, delta, gamma.
         epsilon_old, delta, gbar = epsilon, cs * dbar + sn * alpha, sn * dbar - cs * alpha
@@ -49,9 +50,11 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         ):  # A r = 0
             return Run(x, k, Reason.LEAST_SQUARES)
         cs, sn = gbar / gamma, beta_next / gamma
-        w, w_old = (v - epsilon_old * w_old - delta * w) / gamma, w
-        x, x_old = x + cs * phi * w, x
-        if float(x.norm()) * system.negligible * norm_A > float(r.norm()):  # along a null vector
+        torch.sub(v, w_old, alpha=epsilon_old, out=w_old).sub_(w, alpha=delta).div_(gamma)
+        w, w_old = w_old, w
+        torch.add(x, w, alpha=cs * phi, out=x_old)
+        x, x_old = x_old, x
+        if float(x.norm()) * system.negligible * norm_A > norm_r:  # along a null vector
             return Run(x_old, k, Reason.LEAST_SQUARES)
         phi = sn * phi
         if phi <= tolerance or k >= max_iter:

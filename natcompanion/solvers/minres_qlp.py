@@ -48,14 +48,14 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
     # T = Q R, R P = L with lower triangular L (diagonal gamma, then theta, then eta); x = W u, W =
     # V P, L u = tau. A digit counts how many columns back: gamma1 is the diagonal of L one column
     # before the newest.
-    x, x2, w, w1 = (torch.zeros_like(r) for _ in range(4))
+    x2, w, w1, spare = (torch.zeros_like(r) for _ in range(4))
     cs, sn, cr2, sr2 = -1.0, 0.0, -1.0, 0.0
     delta_next, phi, norm_A = 0.0, 0.0, 0.0
-    gamma = gamma1 = theta = theta1 = eta = eta1 = tau = tau1 = u2 = u3 = 0.0
+    gamma = gamma1 = theta = theta1 = eta = eta1 = tau = tau1 = u = u1 = u2 = u3 = 0.0
     k = 0
     for k, (alpha, beta, beta_next, v) in enumerate(lanczos(system, r), start=1):
         if reason := breakdown(alpha, beta, beta_next):
-            return Run(x, k, reason)
+            return Run(x2 + u1 * w1 + u * w, k, reason)
         if k == 1:
             phi, tolerance = beta, tolerance * beta / float(r.norm())
         norm_A = max(norm_A, hypot(beta if k > 1 else 0.0, alpha, beta_next))
@@ -78,14 +78,15 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         u2 = (tau2 - eta2 * u4 - theta2 * u3) / gamma2 if k > 2 else 0.0
         u1 = (tau1 - eta1 * u3 - theta1 * u2) / gamma1 if k > 1 else 0.0
         u = 0.0 if singular else (tau - eta * u2 - theta * u1) / gamma
-        # The last three columns of W, and x.
-        w2, w1, w = cr2 * w1 + sr2 * v, w, sr2 * w1 - cr2 * v
-        w1, w = cr1 * w1 + sr1 * w, sr1 * w1 - cr1 * w
-        x2 = x2 + u2 * w2
-        x = x2 + u1 * w1 + u * w
-        if singular:
-            return Run(x, k, Reason.LEAST_SQUARES)
-        if phi <= tolerance or k >= max_iter:
-            return Run(x, k)
+        # The last three columns of W, in place (``spare`` holds w2, then the new w1), and x.
+        torch.mul(w1, cr2, out=spare).add_(v, alpha=sr2)
+        x2.add_(spare, alpha=u2)
+        w1.mul_(sr2).sub_(v, alpha=cr2)
+        torch.mul(w, cr1, out=spare).add_(w1, alpha=sr1)
+        w.mul_(sr1).sub_(w1, alpha=cr1)
+        w1, spare = spare, w1
+        if singular or phi <= tolerance or k >= max_iter:
+            x = x2 + u1 * w1 + u * w
+            return Run(x, k, Reason.LEAST_SQUARES if singular else None)
         cr2, sr2, gamma1 = rotation(gamma1, epsilon)
-    return Run(x, max(k, 1), Reason.LEAST_SQUARES)
+    return Run(x2 + u1 * w1 + u * w, max(k, 1), Reason.LEAST_SQUARES)

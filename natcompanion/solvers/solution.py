@@ -84,7 +84,8 @@ class Scaled:
     """An operator for vectors in float64, divided by a power of four, which costs no digits.
 
     The first product sets the power so that it has about the length of its argument: squares
-    neither overflow nor vanish after that.
+    neither overflow nor vanish after that. The operator must not keep the vectors it is given: they
+    are overwritten.
     """
 
     def __init__(self, operator: Any, name: str, like: torch.Tensor, dtype: torch.dtype) -> None:
@@ -100,20 +101,41 @@ class Scaled:
                 f"{name}: expected shape {tuple(2 * like.shape)} to match b, got {shape}"
             )
         self.operator, self.name, self.unit = operator, name, 0.0
+        self._narrow: torch.Tensor | None = None
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
-        product = self.operator @ v.to(self.dtype)
+        return self.into(v, torch.empty_like(v, dtype=torch.float64))
+
+    def into(self, v: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Write the product with ``v`` to ``out`` and return it: fresh vectors in every iteration
+        would cost more than the arithmetic.
+        """
+        product = self.operator @ self._in_own_dtype(v)
         if product.shape != v.shape:
             raise ValueError(
                 f"{self.name}: expected its product with a vector like b to have shape "
                 f"{tuple(v.shape)}, "
                 f"got {tuple(product.shape)}"
             )
-        product = product.double()
         if not self.unit and bool(v.any()):
-            ratio = float(product.abs().max()) / float(v.abs().max())
-            self.unit = 4.0 ** round(log(ratio, 4)) if 0 < ratio < inf else 0.0
-        return product / (self.unit or 1.0)
+            self.unit = _unit(float(product.abs().max()), float(v.abs().max()))
+        out.copy_(product)
+        return out if self.unit in (0.0, 1.0) else out.div_(self.unit)
+
+    def _in_own_dtype(self, v: torch.Tensor) -> torch.Tensor:
+        if v.dtype == self.dtype:
+            return v
+        if self._narrow is None:
+            self._narrow = torch.empty_like(v, dtype=self.dtype)
+        return self._narrow.copy_(v)
+
+
+def _unit(product: float, v: float) -> float:
+    """Return the power of four to divide products by: 1 where squares are safe without it."""
+    ratio = product / v
+    if not 0 < ratio < inf:
+        return 0.0
+    return 1.0 if 1e-6 < ratio < 1e6 else 4.0 ** round(log(ratio, 4))
 
 
 class System:

@@ -7,13 +7,23 @@ import torch
 from natcompanion import _checks
 
 
-def projection(k: int, d: int, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Return a Gaussian projection R (k, d) with E[R^T R] = I (Johnson and Lindenstrauss), double
-    precision.
+def projection(
+    k: int,
+    d: int,
+    *,
+    generator: torch.Generator | None = None,
+    like: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return a Gaussian projection R (k, d) with E[R^T R] = I (Johnson and Lindenstrauss).
+
+    It is drawn in double precision where the generator is (CPU without one), and then follows
+    ``like`` in dtype and device, so that a seed gives the same numbers everywhere.
     """
     if k < 1 or d < 1:
         raise ValueError(f"projection: expected k >= 1 and d >= 1, got {k} and {d}")
-    return torch.randn(k, d, generator=generator, dtype=torch.float64) / k**0.5
+    device = "cpu" if generator is None else generator.device
+    R = torch.randn(k, d, generator=generator, dtype=torch.float64, device=device) / k**0.5
+    return R if like is None else R.to(like)
 
 
 def projected_covariance(C: torch.Tensor, R: torch.Tensor) -> torch.Tensor:
@@ -52,7 +62,7 @@ def sketched_covariance(
     d), unbiased.
     """
     centred = _checks.matrix(x, "x") - x.mean(0)
-    mixed = projection(k, len(x), generator=generator).to(x.dtype) @ centred
+    mixed = projection(k, len(x), generator=generator, like=x) @ centred
     return mixed.mT @ mixed / len(x)
 
 
@@ -81,7 +91,7 @@ def projected_squared_norm(
         Number of directions; n (D + H) operations each.
     """
     _checks.matrix(v, "v"), _checks.matrix(h, "h")
-    directions = projection(k, h.shape[1], generator=generator).to(h.dtype)
+    directions = projection(k, h.shape[1], generator=generator, like=h)
     along = (h - h.mean(0)) @ directions.mT
     return (((v - v.mean(0)).mT @ along / len(v)) ** 2).sum()
 

@@ -653,3 +653,17 @@ def test_trains_digits_without_an_error():
 
 def test_newton_is_the_same_machine_with_another_matrix():
     assert issubclass(Newton, NaturalGradient)
+
+
+def test_sparse_embeddings_move_as_dense_ones():
+    ends = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(7, 4, sparse=sparse), nn.Flatten(), nn.Linear(8, 3))
+        optimizer = NaturalGradient(model.double(), Categorical(), 0.5)
+        words, t = torch.arange(10).view(5, 2) % 7, torch.arange(5) % 3
+        for _ in range(3):
+            optimizer.step(words, t)
+        assert model[0].sparse is sparse
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*ends)

@@ -99,11 +99,10 @@ class ClassificationRBM:
             [x, one_hot(_checked(labels, self.classes, len(x)), self.classes, x.dtype)], 1
         )
         q = self.machine.hidden_mean(v)
-        h = (torch.rand(q.shape, generator=generator, dtype=q.dtype) < q).to(q.dtype)
+        like = {"generator": generator, "dtype": q.dtype, "device": q.device}
+        h = (torch.rand(q.shape, **like) < q).to(q.dtype)
         pixels = self.machine.visible_mean(h)[:, : self.pixels]
-        x_model = (torch.rand(pixels.shape, generator=generator, dtype=q.dtype) < pixels).to(
-            q.dtype
-        )
+        x_model = (torch.rand(pixels.shape, **like) < pixels).to(q.dtype)
         group = torch.softmax(
             h @ self.machine.W[self.pixels :].mT + self.machine.a[self.pixels :], 1
         )
@@ -144,8 +143,8 @@ def fit_softmax(
     """
     features = _checks.matrix(features, "features").detach()
     target = one_hot(_checked(labels, classes, len(features)), classes, features.dtype)
-    weights = torch.zeros(features.shape[1], classes, dtype=features.dtype, requires_grad=True)
-    bias = torch.zeros(classes, dtype=features.dtype, requires_grad=True)
+    weights = features.new_zeros(features.shape[1], classes).requires_grad_()
+    bias = features.new_zeros(classes).requires_grad_()
     optimizer = torch.optim.LBFGS([weights, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:

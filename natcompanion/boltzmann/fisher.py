@@ -78,7 +78,7 @@ def conditional_covariance(
         (n,), summing to 1; by default 1/n each.
     """
     q = rbm.hidden_mean(v).double()
-    weights = torch.full((len(v),), 1 / len(v), dtype=q.dtype) if weights is None else weights
+    weights = q.new_full((len(v),), 1 / len(v)) if weights is None else weights
     blocks = conditional_blocks(weights, v.double(), q)
     index = pixel_blocks(rbm.hidden, rbm.visible, device=q.device)
     P = len(rbm.vector())

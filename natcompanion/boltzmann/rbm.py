@@ -2,6 +2,8 @@
 elsewhere.
 """
 
+from typing import Any
+
 import torch
 
 from natcompanion import _checks
@@ -70,13 +72,23 @@ class RBM:
         bias_scale: float = 0.0,
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
     ) -> "RBM":
         """Return a machine with Gaussian weights of standard deviation ``scale`` and biases of
-        ``bias_scale``.
+        ``bias_scale``, drawn where the generator is (CPU without one) and moved to ``device``.
         """
-        W = torch.randn(visible, hidden, generator=generator, dtype=dtype) * scale
-        a = torch.randn(visible, generator=generator, dtype=dtype) * bias_scale
-        return cls(W, a, torch.randn(hidden, generator=generator, dtype=dtype) * bias_scale)
+        source = "cpu" if generator is None else generator.device
+        like = {"generator": generator, "dtype": dtype, "device": source}
+        W = torch.randn(visible, hidden, **like) * scale
+        a, b = (torch.randn(size, **like) * bias_scale for size in (visible, hidden))
+        machine = cls(W, a, b)
+        return machine if device is None else machine.to(device)
+
+    def to(self, *args: Any, **options: Any) -> "RBM":
+        """Return the machine on another device or in another dtype; arguments as for
+        ``torch.Tensor.to``.
+        """
+        return RBM(*(p.to(*args, **options) for p in (self.W, self.a, self.b)))
 
     @classmethod
     def from_vector(cls, theta: torch.Tensor, visible: int, hidden: int) -> "RBM":

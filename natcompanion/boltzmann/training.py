@@ -91,7 +91,9 @@ def cd_epoch(
         _Coins(visible[:size], generator),
         _Coins(hidden[:size], generator),
     )
-    for rows in torch.randperm(len(data), generator=generator).split(batch_size):
+    source = data.device if generator is None else generator.device
+    order = torch.randperm(len(data), generator=generator, device=source).to(data.device)
+    for rows in order.split(batch_size):
         n = len(rows)
         (v, v_model), (q, q_model) = visible[: 2 * n].split(n), hidden[: 2 * n].split(n)
         torch.index_select(data, 0, rows, out=v)

@@ -128,12 +128,12 @@ class LearnedWhitening:
         rate: float = 0.01,
         eps: float = 0.01,
         dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
     ):
         self.rate, self.eps = _checks.positive(rate, "rate"), _checks.non_negative(eps, "eps")
-        self.A, self.B = torch.eye(visible, dtype=dtype), torch.eye(hidden, dtype=dtype)
+        self.A, self.B = (torch.eye(d, dtype=dtype, device=device) for d in (visible, hidden))
         self.mean_v, self.mean_h = (
-            torch.full((visible,), 0.5, dtype=dtype),
-            torch.full((hidden,), 0.5, dtype=dtype),
+            torch.full((d,), 0.5, dtype=dtype, device=device) for d in (visible, hidden)
         )
 
     def update(self, v: torch.Tensor, h: torch.Tensor) -> None:

@@ -70,7 +70,8 @@ def gauss_newton(
     x = f.check(x)
     hessian = output_hessian(likelihood, f.output(x), t)
     total = torch.zeros(f.size, f.size, dtype=f.dtype, device=x.device)
-    for part, jacobian in f.chunks(x, torch.eye(hessian.shape[-1]).to(hessian).expand_as(hessian)):
+    units = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
+    for part, jacobian in f.chunks(x, units.expand_as(hessian)):
         total += jacobian.flatten(0, 1).mT @ (hessian[part] @ jacobian).flatten(0, 1)
     return ((total + total.mT) / (2 * len(x))).to(f.out_dtype)
 

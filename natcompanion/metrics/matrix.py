@@ -58,7 +58,9 @@ def block_diagonal(G: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     sizes = list(sizes)
     if not all(isinstance(size, int) and size > 0 for size in sizes) or sum(sizes) != len(G):
         raise ValueError(f"sizes: expected positive integers with sum {len(G)}, got {sizes}")
-    block = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(G.device)
+    block = torch.repeat_interleave(
+        torch.arange(len(sizes), device=G.device), torch.tensor(sizes, device=G.device)
+    )
     return torch.where(block[:, None] == block, G, torch.zeros_like(G))
 
 

@@ -95,6 +95,7 @@ class ModelFunction:
         new = self.constants | {id(self.originals[name]): tensor for name, tensor in theta.items()}
         with (
             evaluation(self.modules.values()),
+            _dense_gradients(self.modules.values()),
             substituted(self.slots, new),
             _twice_differentiable(self.modules),
         ):
@@ -190,6 +191,22 @@ def evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def _dense_gradients(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let embeddings give dense gradients: sparse ones cannot be joined to one vector, nor
+    differentiated again.
+    """
+    kinds = nn.Embedding, nn.EmbeddingBag
+    sparse = [module for module in modules if isinstance(module, kinds) and module.sparse]
+    try:
+        for module in sparse:
+            module.sparse = False
+        yield
+    finally:
+        for module in sparse:
+            module.sparse = True
 
 
 class Slot(NamedTuple):

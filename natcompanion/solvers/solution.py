@@ -233,7 +233,7 @@ def singular_values(T: list[tuple[float, float]]) -> torch.Tensor:
     """Return those of the tridiagonal matrix, one row longer than wide, with the given (diagonal,
     next below).
     """
-    alpha, beta = torch.tensor(T, dtype=torch.float64).T
+    alpha, beta = torch.tensor(T, dtype=torch.float64, device="cpu").T
     full = alpha.new_zeros(len(T) + 1, len(T))
     full[:-1] = alpha.diag() + beta[:-1].diag(1)
     full[1:] += beta.diag()

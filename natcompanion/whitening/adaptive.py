@@ -108,7 +108,7 @@ class EASI:
         self.rate, self.eps = _checks.positive(rate, "rate"), _checks.non_negative(eps, "eps")
         self.nonlinearity, self.normalized = nonlinearity, normalized
         start = (
-            torch.eye(_checks.whole(dim, "dim"))
+            torch.eye(_checks.whole(dim, "dim"), device="cpu")
             if start is None
             else _checks.square(start, "start")
         )
@@ -121,6 +121,7 @@ class EASI:
         _checks.matrix(x, "x")
         if x.shape[1] != len(self.B):
             raise ValueError(f"x: expected (n, {len(self.B)}), got shape {tuple(x.shape)}")
+        self.B = self.B.to(x.device)
         return x.to(self.B.dtype) @ self.B.mT
 
     @torch.no_grad()  # a graph kept in B would grow with every batch

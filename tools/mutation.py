@@ -417,10 +417,12 @@ def main() -> int:
         )
         return verdict
 
+    verdicts: list[Verdict] = []
     with ThreadPoolExecutor(options.workers) as pool:
-        verdicts = list(pool.map(one, sample))
-    score = stored(verdicts, options.seed)
-    SCORE.write_text(json.dumps(score, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        for verdict in pool.map(one, sample):  # the score is stored as it grows
+            verdicts.append(verdict)
+            score = stored(verdicts, options.seed)
+            SCORE.write_text(json.dumps(score, indent=1, ensure_ascii=False) + "\n")
     print(f"caught {score['caught']} of {score['mutants']} in {time.perf_counter() - began:.0f} s")
     return int(score["caught"] < 0.95 * score["mutants"])
 

@@ -1,18 +1,13 @@
 """A real JupyterLab with a live kernel: a reader moves sliders by keyboard and presses Run."""
 
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
+from jupyterlab_server import local, running
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Browser, Page, expect
 
@@ -49,23 +44,12 @@ CELLS = [
     "live(draw, describe, start={'eps': 0.1, 'T': 6}, eps=(0.01, 1.0, 'log'), T=(2, 10))",
 ]
 
-SETTINGS = """{"@jupyterlab/apputils-extension:notification":
-{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}}"""
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A JupyterLab on this machine with nothing but our notebook; yields the notebook's address."""
     root = tmp_path_factory.mktemp("lab")
-    for name in ("work", "config", "data", "runtime", "settings"):
-        (root / name).mkdir()
+    (root / "work").mkdir()
     notebook = new_notebook(cells=[new_code_cell(source.strip()) for source in CELLS])
     notebook.metadata["kernelspec"] = {
         "name": "python3",
@@ -74,51 +58,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }
     nbformat.write(notebook, root / "work" / "figures.ipynb")
     shutil.copy(STORED, root / "work" / "stored.ipynb")
-    (root / "settings" / "overrides.json").write_text(SETTINGS)
-    folders = {name: str(root / name) for name in ("config", "data", "runtime")}
-    environment = os.environ | {
-        f"JUPYTER_{name.upper()}_DIR": folder for name, folder in folders.items()
-    }
-    environment |= {"OMP_NUM_THREADS": "1", "HOME": str(root), "JUPYTER_NO_CONFIG": "1"}
-    port = free_port()
-    options = [
-        "--no-browser",
-        "--allow-root",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-        "--port-retries=0",
-        "--IdentityProvider.token=",
-        f"--ServerApp.root_dir={root / 'work'}",
-        f"--LabApp.app_settings_dir={root / 'settings'}",
-        "--LabApp.extension_manager=readonly",
-        "--LabApp.news_url=",
-        "--ServerApp.terminals_enabled=False",
-    ]
-    with (root / "log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options], env=environment, stdout=log, stderr=log
-        )
-        try:
-            yield (
-                wait_for(f"http://127.0.0.1:{port}", server, root / "log")
-                + "/lab/tree/figures.ipynb"
-            )
-        finally:
-            server.terminate()
-            server.wait(60)
-
-
-def wait_for(address: str, server: subprocess.Popen, log: Path) -> str:
-    """Return the address once the server answers."""
-    for _ in range(300):
-        assert server.poll() is None, f"JupyterLab ended: {log.read_text()[-2000:]}"
-        try:
-            urllib.request.urlopen(address + "/api", timeout=5).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return address
-    raise AssertionError(f"JupyterLab did not answer in 30 s: {log.read_text()[-2000:]}")
+    with running(root) as address:
+        yield address + "/lab/tree/figures.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +80,6 @@ def page(lab: str, browser: Browser) -> Iterator[Page]:
     page.locator(".nc-live .nc-frame img").wait_for()
     yield page
     page.close()
-
-
-def local(url: str) -> bool:
-    """Return whether a request stays on this machine."""
-    return re.match(r"(data|blob|about):|(http|ws)://(127\.0\.0\.1|localhost)[:/]", url) is not None
 
 
 def picture(page: Page, box: str) -> str:

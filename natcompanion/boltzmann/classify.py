@@ -1,5 +1,7 @@
 """Reading a class from a Boltzmann machine: label units, or a softmax on the hidden units."""
 
+from typing import Any
+
 import torch
 
 from natcompanion import _checks
@@ -99,7 +101,7 @@ class ClassificationRBM:
             [x, one_hot(_checked(labels, self.classes, len(x)), self.classes, x.dtype)], 1
         )
         q = self.machine.hidden_mean(v)
-        like = {"generator": generator, "dtype": q.dtype, "device": q.device}
+        like: dict[str, Any] = {"generator": generator, "dtype": q.dtype, "device": q.device}
         h = (torch.rand(q.shape, **like) < q).to(q.dtype)
         pixels = self.machine.visible_mean(h)[:, : self.pixels]
         x_model = (torch.rand(pixels.shape, **like) < pixels).to(q.dtype)

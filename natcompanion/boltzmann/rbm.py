@@ -78,7 +78,7 @@ class RBM:
         ``bias_scale``, drawn where the generator is (CPU without one) and moved to ``device``.
         """
         source = "cpu" if generator is None else generator.device
-        like = {"generator": generator, "dtype": dtype, "device": source}
+        like: dict[str, Any] = {"generator": generator, "dtype": dtype, "device": source}
         W = torch.randn(visible, hidden, **like) * scale
         a, b = (torch.randn(size, **like) * bias_scale for size in (visible, hidden))
         machine = cls(W, a, b)

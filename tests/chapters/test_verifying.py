@@ -166,14 +166,25 @@ def test_names_that_are_not_stored():
         list(verifying.verify(["nope"]))
 
 
-def test_renew_runs_legacy_records_again(capsys):
+def test_renew_runs_legacy_records_again_where_they_are_named(capsys):
     for old in store.read("toy", "quick")[:2]:
         store.merge(replace(old, fingerprint=None, hash=None), None)
-    assert cli.main(["renew", "--quiet"]) == 0
+    assert cli.main(["renew", "--quiet"]) == 0 and capsys.readouterr().out == ""
+    assert experiments.load("toy").states == {"current": 3, "legacy": 2}
+    assert cli.main(["renew", "toy", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert out == "toy.quick: 2 records renewed, 0 of their values moved\n"
     assert experiments.load("toy").states == {"current": 5}
-    assert cli.main(["renew", "--quiet"]) == 0 and "0 records renewed" in capsys.readouterr().out
+    assert cli.main(["renew", "toy", "--quiet"]) == 0
+    assert "0 records renewed" in capsys.readouterr().out
+
+
+def test_renew_without_names_takes_files_with_stale_records(capsys):
+    first, *_ = store.read("toy", "quick")
+    store.merge(replace(first, fingerprint="0" * 16, hash=None), None)
+    assert cli.main(["renew", "--quiet"]) == 0
+    assert "toy.quick: 1 records renewed" in capsys.readouterr().out
+    assert experiments.load("toy").states == {"current": 5}
 
 
 def test_doctor_names_stale_and_dirty_records(capsys):

@@ -146,8 +146,8 @@ class Bernoulli:
 class Categorical:
     r"""One of ``o`` classes, with probabilities ``softmax(r)``.
 
-    .. math:: p(t \mid r) = y_t, \quad y = \operatorname{softmax}(r), \qquad F =
-    \operatorname{diag}(y) - y y^T.
+    .. math:: p(t \mid r) = y_t, \quad y = \operatorname{softmax}(r), \qquad
+              F = \operatorname{diag}(y) - y y^T.
 
     Targets are class numbers, an integer tensor of shape (n,). Source: revisiting Eq. 27, 19 and
     28.

@@ -45,7 +45,7 @@ from natcompanion.boltzmann.whitened import (
     ridge_inverse,
     whitened_direction,
 )
-from natcompanion.whitening import Divergence
+from natcompanion.whitening import Divergence as Divergence  # raised here, documented there
 
 __all__ = [
     "ENUMERATION_LIMIT",
@@ -55,7 +55,6 @@ __all__ = [
     "WEIGHT_LIMIT",
     "ClassificationRBM",
     "CovariancePenalty",
-    "Divergence",
     "ExactFisherOperator",
     "FisherForms",
     "LearnedWhitening",

@@ -36,8 +36,8 @@ def _checked(labels: torch.Tensor, classes: int, rows: int | None = None) -> tor
 class ClassificationRBM:
     r"""A Boltzmann machine over (x, y): pixels x and one softmax group of label units y.
 
-    .. math:: p(y \mid x) \propto \exp\Big(d_y + \sum_j \log(1 + e^{b_j + U_{yj} + x^T W_{\cdot
-    j}})\Big)
+    .. math:: p(y \mid x) \propto \exp\Big(d_y + \sum_j \log(1 + e^{b_j + U_{yj} + x^T
+              W_{\cdot j}})\Big)
 
     Parameters
     ----------

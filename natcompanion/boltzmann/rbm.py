@@ -202,8 +202,8 @@ class RBM:
     def free_energy(self, v: torch.Tensor) -> torch.Tensor:
         r"""Return the free energy of each row of ``v``, (n,) or ().
 
-        .. math:: F(v) = -\log \sum_h e^{-E(v, h)} = -a^T v - \sum_j \log\left(1 + e^{b_j + v^T
-        W_{\cdot j}}\right)
+        .. math:: F(v) = -\log \sum_h e^{-E(v, h)} = -a^T v - \sum_j \log\left(1 +
+                  e^{b_j + v^T W_{\cdot j}}\right)
         """
         W, a, b = self.double()
         v = self._units(v, "v").double()

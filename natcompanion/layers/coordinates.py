@@ -16,8 +16,8 @@ def whitening_pair(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Return the whitening matrix of a covariance and its inverse.
 
-    .. math:: \Sigma = Q \Lambda Q^\top, \qquad U_\mathrm{pca} = (\Lambda + \epsilon I)^{-1/2}
-    Q^\top, \qquad
+    .. math:: \Sigma = Q \Lambda Q^\top, \qquad U_\mathrm{pca} = (\Lambda + \epsilon
+              I)^{-1/2} Q^\top, \qquad
               U_\mathrm{zca} = Q (\Lambda + \epsilon I)^{-1/2} Q^\top
 
     Parameters

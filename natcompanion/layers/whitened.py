@@ -191,8 +191,9 @@ class WhitenedConv2d(Whitened):
 
     Parameters
     ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, bias, padding_mode, device,
-    dtype
+    in_channels, out_channels, kernel_size, stride, padding, dilation, bias
+        As in ``torch.nn.Conv2d``.
+    padding_mode, device, dtype
         As in ``torch.nn.Conv2d``; there are no groups.
     kind : "pca" or "zca"
         Form of U, see :func:`whitening_pair`.

@@ -59,7 +59,7 @@ def gauss_newton(
     r"""Return the extended Gauss-Newton matrix of the mean negative log-likelihood.
 
     .. math:: G_N = \frac1n \sum_i J_i^T \, \frac{\partial^2 (-\log p(t_i \mid r_i))}{\partial r^2}
-    \, J_i
+              \, J_i
 
     The inner Hessian is found by differentiating the loss at the given targets, so that its
     equality with the Fisher matrix for the three standard likelihoods is a result, not a

@@ -316,8 +316,8 @@ class FisherOperator(MetricOperator):
 class CovarianceOperator(MetricOperator):
     r"""The covariance of the per-example gradients at given targets, as an operator.
 
-    .. math:: C v = \frac1n \sum_i (g_i - \bar g) (g_i - \bar g)^T v, \qquad g_i = -\nabla \log
-    p(t_i \mid x_i)
+    .. math:: C v = \frac1n \sum_i (g_i - \bar g) (g_i - \bar g)^T v, \qquad g_i = -\nabla
+              \log p(t_i \mid x_i)
 
     With ``centred=False`` nothing is subtracted: U, the empirical Fisher. ``t`` holds the targets
     of ``x``; if ``x`` is several batches, they are pairs (inputs, targets) and ``t`` is None.

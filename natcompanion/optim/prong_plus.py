@@ -61,8 +61,8 @@ class PRONGPlus(PRONG):
 
     ``normalization="diagonal"`` is the paper's own form. The layer is
 
-    .. math:: V D U (h - c) + d, \qquad D = \mathrm{diag}\big(E[z_i^2] + \phi\big)^{-1/2}, \qquad z
-    = U (h - c)
+    .. math:: V D U (h - c) + d, \qquad D = \mathrm{diag}\big(E[z_i^2] + \phi\big)^{-1/2}, \qquad
+              z = U (h - c)
 
     with the mean over the current batch. A step in (V, d), mapped back, is the step of PRONG with
     :math:`U^\top D^2 U` in place of :math:`U^\top U`.

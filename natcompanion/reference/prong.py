@@ -4,7 +4,7 @@ Layers are numbered as in the paper: V and d from 1 to L, U and c from 0, the in
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class WhitenedNetwork:
     d: dict[int, Tensor]
     U: dict[int, Tensor]
     c: dict[int, Tensor]
-    f: Callable[[Tensor], Tensor] = torch.tanh
+    f: Callable[[Tensor], Tensor] = field(default_factory=lambda: torch.tanh)
 
 
 def whitened_network(W: Iterable[Tensor], b: Iterable[Tensor]) -> WhitenedNetwork:

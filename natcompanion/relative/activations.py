@@ -34,20 +34,18 @@ def nu(
     r"""Return the coefficient of a neuron's relative Fisher metric :math:`\nu\, \tilde x \tilde
     x^\top`.
 
-    ========== ==========================
-    =========================================================== activation Source: rfim
-    :math:`\nu` at the pre-activation :math:`a` ========== ==========================
-    =========================================================== tanh       Eq. 12
-    :math:`1 - \tanh^2 a` sigmoid    Eq. 14                     :math:`s(a)\,(1 - s(a))` with
-    :math:`s(a) = 1/(1 + e^{-a})` relu       Eq. 18; 16 for ``omega=0`` :math:`(\iota +
-    (1-\iota)\,s((1-\iota)a/\omega))^2/\sigma^2` elu        Eq. 20
-    :math:`1/\sigma^2`; below 0 :math:`\alpha^2e^{2a}/\sigma^2` linear     Eq. 22
-    :math:`1/\sigma^2` ========== ==========================
-    ===========================================================
+    ========== ========================== ====================================================
+    activation Source: rfim               :math:`\nu` at the pre-activation :math:`a`
+    ========== ========================== ====================================================
+    tanh       Eq. 12                     :math:`1 - \tanh^2 a`
+    sigmoid    Eq. 14                     :math:`s(a)\,(1 - s(a))`
+    relu       Eq. 18; 16 for ``omega=0`` :math:`(\iota+(1-\iota)s((1-\iota)a/\omega))^2/\sigma^2`
+    elu        Eq. 20                     :math:`1/\sigma^2`; below 0: :math:`(\alpha e^a/\sigma)^2`
+    linear     Eq. 22                     :math:`1/\sigma^2`
+    ========== ========================== ====================================================
 
-    For tanh and sigmoid it is the slope of the activation, for the others the square of the slope
-    over
-    :math:`\sigma^2`.
+    Here :math:`s(a) = 1/(1 + e^{-a})`. For tanh and sigmoid it is the slope of the activation, for
+    the others the square of the slope over :math:`\sigma^2`.
 
     Parameters
     ----------

@@ -23,8 +23,8 @@ def neuron_step(
 ) -> torch.Tensor:
     r"""Return the weights of a logistic neuron after one step of relative natural gradient descent.
 
-    .. math:: w \leftarrow w - \mathrm{lr}\, (G + \lambda I)^{-1} \overline{(s(w^\top \tilde x) -
-    y)\, \tilde x},
+    .. math:: w \leftarrow w - \mathrm{lr}\, (G + \lambda I)^{-1} \overline{(s(w^\top \tilde x)
+              - y)\, \tilde x},
               \qquad \lambda = \epsilon \operatorname{tr}(G) / (D + 1)
 
     with :math:`G` the neuron's metric (:func:`neuron_rfim`) and :math:`s` the logistic sigmoid. In

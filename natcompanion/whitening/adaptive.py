@@ -24,8 +24,8 @@ def relative_gradient(
 ) -> torch.Tensor:
     r"""Return the mean relative gradient of the serial update, (d, d).
 
-    .. math:: H = \frac{y y^T - I}{1 + \lambda\, y^T y} + \frac{g(y) y^T - y g(y)^T}{1 + \lambda\,
-    |y^T g(y)|}
+    .. math:: H = \frac{y y^T - I}{1 + \lambda\, y^T y} + \frac{g(y) y^T - y g(y)^T}{1 +
+              \lambda\, |y^T g(y)|}
 
     The first, symmetric part whitens; the second, skew part rotates towards independence.
 

@@ -54,7 +54,7 @@ class Results:
 
     @property
     def states(self) -> dict[str, int]:
-        """How many records there are of each state; see :func:`state`."""
+        """How many records there are of each state; see ``state``."""
         return dict(Counter(map(state, self.records)))
 
     @property

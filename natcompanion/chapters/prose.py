@@ -7,7 +7,7 @@ In a Markdown cell a number is written
 
 which every renderer shows as 1940. :func:`fill` writes the text anew from ``numbers.<paper>``, and
 :func:`differences` names every number that is not what its function gives. A format may follow
-the function after a colon: ``data-number="share('sgd'):.0%"``; without one, :func:`digits` decides.
+the function after a colon: ``data-number="share('sgd'):.0%"``; without one, ``digits`` decides.
 """
 
 import re

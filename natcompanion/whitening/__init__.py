@@ -9,12 +9,11 @@ from natcompanion.whitening.adaptive import (
     relative_gradient,
     sherman_morrison_update,
 )
-from natcompanion.whitening.matrices import Kind, Whitener, whitening_matrix
+from natcompanion.whitening.matrices import Whitener, whitening_matrix
 
 __all__ = [
     "EASI",
     "Divergence",
-    "Kind",
     "Whitener",
     "potter_update",
     "relative_gradient",

@@ -7,7 +7,7 @@ import html
 import inspect
 import io
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -172,8 +172,3 @@ def glue(**values: Any) -> None:
     for name, value in values.items():
         metadata = {"scrapbook": {"name": name, "mime_prefix": MIME_PREFIX}}
         display({MIME_PREFIX + "text/plain": digits(value)}, raw=True, metadata=metadata)
-
-
-def choose(values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    """Return the values of these names, in order."""
-    return [values[name] for name in names]

@@ -1,6 +1,4 @@
-"""What a chapter's cell ends on: a picture or a table that also has a text form, and numbers for
-the prose.
-"""
+"""What a chapter's cell ends on: a picture, a table or source code that also has a text form."""
 
 import ast
 import html
@@ -11,15 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from IPython.display import display
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
 from natcompanion.chapters import printed
 from natcompanion.chapters.statistics import recording, significant
-
-MIME_PREFIX = "application/papermill.record/"  # hides the output; myst-nb takes it off again
 
 
 def digits(value: Any) -> str:
@@ -136,8 +131,8 @@ class Source:
 
     Examples
     --------
-    >>> print(Source(choose).text.splitlines()[-1])
-        return [values[name] for name in names]
+    >>> print(Source(digits).text.splitlines()[-1])
+        return str(value)
     """
 
     def __init__(self, *functions: Callable[..., Any]) -> None:
@@ -161,14 +156,3 @@ def _shortened(text: str) -> str:
     summary = docstring.partition("\n\n")[0].splitlines()
     shown = textwrap.indent('"""' + "\n".join(summary) + '"""', " " * node.col_offset)
     return "\n".join([*lines[: node.lineno - 1], shown, *lines[node.end_lineno :]])
-
-
-def glue(**values: Any) -> None:
-    """Make values available to the prose of the chapter, as ``{glue:text}`` followed by the name in
-    backquotes.
-
-    Numbers are rounded to three digits. Nothing is shown in the cell's place.
-    """
-    for name, value in values.items():
-        metadata = {"scrapbook": {"name": name, "mime_prefix": MIME_PREFIX}}
-        display({MIME_PREFIX + "text/plain": digits(value)}, raw=True, metadata=metadata)

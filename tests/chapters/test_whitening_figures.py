@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from natcompanion.chapters.figures import Picture, Table, digits, glue
+from natcompanion.chapters.figures import Picture, Table, digits
 from natcompanion.chapters.figures import whitening as figures
 from natcompanion.chapters.numbers import whitening as numbers
 
@@ -109,18 +109,3 @@ def test_table_has_a_text_form_and_an_html_form():
 )
 def test_digits(value, text):
     assert digits(value) == text
-
-
-def test_glue_leaves_the_value_where_myst_nb_looks_for_it(monkeypatch):
-    shown = []
-    monkeypatch.setattr(
-        "natcompanion.chapters.show.display",
-        lambda data, **options: shown.append((data, options)),
-    )
-    glue(steps=7833.4)
-    ((data, options),) = shown
-    assert data == {"application/papermill.record/text/plain": "7830"}
-    assert options["metadata"]["scrapbook"] == {
-        "name": "steps",
-        "mime_prefix": "application/papermill.record/",
-    }

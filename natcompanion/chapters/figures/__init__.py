@@ -5,6 +5,6 @@ Each figure is a pair of plain functions of the slider values: ``draw_<name>`` r
 text and caption.
 """
 
-from natcompanion.chapters.show import Picture, Table, digits, glue
+from natcompanion.chapters.show import Picture, Table, digits
 
-__all__ = ["Picture", "Table", "digits", "glue"]
+__all__ = ["Picture", "Table", "digits"]

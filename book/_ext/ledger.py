@@ -128,7 +128,9 @@ class LedgerTable(SphinxDirective):
         value = None if claim.paper_value is None else f"Paper: {claim.paper_value}"
         found = ledger.measured(claim, folder=results)
         measured = f"Measured: {found}" if found else "Exact test" if claim.test else None
-        outcome = [badge(ledger.verdict(claim, folder=results)), measured]
+        verdict = ledger.verdict(claim, folder=results)
+        limit = f"These {found.resolution}." if found and verdict == "undecided" else None
+        outcome = [badge(verdict), measured, limit]
         return [claim.where, [claim.claim, value], outcome, [evidence, claim.note]]
 
     def equations(self, equation: ledger.Equation) -> list:

@@ -4,7 +4,7 @@ import re
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-VERDICTS = ("reproduced", "partly", "not reproduced", "not testable here")
+VERDICTS = ("reproduced", "partly", "undecided", "not reproduced", "not testable here")
 STATUSES = ("verified", "verified with correction", "definition")
 SEVERITIES = ("misprint", "ambiguous", "wrong", "garbled")
 
@@ -75,7 +75,8 @@ class Claim:
 
     With ``experiment`` (``name.preset``), ``measure`` and ``criterion`` give the verdict. With
     ``test``, the test asserts what ``verdict`` says. With neither, the verdict is ``not testable
-    here``. A claim that is not ``reproduced`` has a ``note`` that says why.
+    here``. Only an experiment can leave a claim ``undecided``. A claim that is not ``reproduced``
+    has a ``note`` that says why.
     """
 
     id: str
@@ -108,6 +109,8 @@ class Claim:
     def _check_evidence(self) -> None:
         if self.experiment is None:
             _absent(self, "there is no experiment", "measure", "criterion", "unit")
+            if self.verdict == "undecided":
+                raise LedgerError("verdict: only an interval of an experiment can be 'undecided'")
             if (self.test is None) != (self.verdict == "not testable here"):
                 raise LedgerError(
                     "expected an experiment or a test, or else the verdict 'not testable here'"

@@ -10,6 +10,8 @@ literal arguments. It gives a number, an interval, or one number or truth value 
 independent unit. A ``criterion`` compares ``value``, ``low``, ``high`` (the mean and its 95 %
 interval), ``middle`` (the median), ``n``, and ``all``, ``any``, ``min``, ``max``, ``sum``, ``abs``
 or ``mean`` of these and of ``each`` (the array) with numbers; ``and`` and ``or`` join comparisons.
+Where the interval has numbers that meet the criterion and numbers that do not, the claim is
+``undecided``.
 """
 
 import ast
@@ -41,7 +43,7 @@ from natcompanion.chapters._schema import (
     build,
 )
 from natcompanion.chapters.experiments.encoding import digest
-from natcompanion.chapters.statistics import Interval
+from natcompanion.chapters.statistics import Interval, significant
 
 __all__ = [
     "PAPERS",
@@ -153,6 +155,13 @@ class Measurement:
             text = f"{v} (n = {v.n})"
         return f"{text} {self.unit}" if self.unit else text
 
+    @property
+    def resolution(self) -> str:
+        """How small an effect these values show, in words."""
+        effect = significant(self.interval.effect)
+        kind = f"a factor of {effect}" if self.interval.geometric else f"a difference of {effect}"
+        return f"{self.interval.n} values show {kind} or more"
+
 
 COMPARISONS: dict[type, Callable] = {
     ast.Lt: operator.lt,
@@ -236,9 +245,10 @@ def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
 
 
 def verdict(claim: Claim, *, folder: Path | None = None) -> str:
-    """Return the verdict that the stored result gives: the first criterion that holds, else ``not
-    reproduced``.
+    """Return the verdict that the stored result gives.
 
+    The first criterion that holds gives it; one that some numbers of the interval meet and others
+    do not leaves it ``undecided``; it is ``not reproduced`` if no number of the interval meets any.
     A claim settled by a test, or not at all, keeps the verdict written down; its test asserts it.
     """
     measurement = measured(claim, folder=folder)
@@ -254,9 +264,36 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
         "each": each,
     }
     for outcome in ("reproduced", "partly"):
-        if outcome in criterion and holds(criterion[outcome], names):
+        if (rule := criterion.get(outcome)) is None:
+            continue
+        sides = {holds(rule, names | point) for point in _points(rule, v)}
+        if holds(rule, names) and (outcome == "reproduced" or sides == {True}):
             return outcome
+        if sides == {True, False}:
+            return "undecided"
     return "not reproduced"
+
+
+def _points(rule: str, interval: Interval) -> list[dict[str, float]]:
+    """Return numbers of an interval, each in the place of the mean and both limits: its ends, its
+    middle, the bounds of a criterion inside it, and what lies between these.
+
+    A criterion is a comparison with constants, so it changes at these only.
+    """
+    bounds = [float(ast.literal_eval(node)) for node in ast.walk(ast.parse(rule)) if _number(node)]
+    inside = sorted(
+        {interval.low, interval.mean, interval.high}
+        | {x for x in bounds if interval.low < x < interval.high}
+    )
+    between = [(a + b) / 2 for a, b in itertools.pairwise(inside)]
+    return [dict.fromkeys(("value", "low", "high"), x) for x in (*inside, *between)]
+
+
+def _number(node: ast.AST) -> bool:
+    """Return whether a node of a syntax tree is a number, perhaps with a minus."""
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and _number(node.operand)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def criteria(experiment: str, *, folder: Path | None = None) -> dict[str, str]:
@@ -290,12 +327,16 @@ def report(
     lines = []
     for claim in load("claims", paper, folder=folder):
         found = measured(claim, folder=results)
+        outcome = verdict(claim, folder=results)
+        limit = f"; these {found.resolution}" if found and outcome == "undecided" else ""
         evidence = (
-            f"measured {found}" if found else f"by {claim.test}" if claim.test else claim.note
+            f"measured {found}{limit}"
+            if found
+            else f"by {claim.test}"
+            if claim.test
+            else claim.note
         )
-        lines.append(
-            f"{verdict(claim, folder=results).upper():<20} {claim.id}: {claim.claim} ({evidence})"
-        )
+        lines.append(f"{outcome.upper():<20} {claim.id}: {claim.claim} ({evidence})")
     return "\n".join(lines)
 
 

@@ -66,13 +66,29 @@ def _three_digits(value: float) -> str:
 class Interval:
     """A mean (or share, or geometric mean) with its 95 % confidence interval over ``n`` values.
 
-    ``low`` and ``high`` equal the mean if there is one value only.
+    ``low`` and ``high`` equal the mean if there is one value only. Of a geometric mean,
+    ``geometric`` is true: its differences are factors.
     """
 
     mean: float
     low: float
     high: float
     n: int
+    geometric: bool = False
+
+    @property
+    def effect(self) -> float:
+        """The smallest difference from the truth that these values show at 95 %: half the width of
+        the interval, of a geometric mean the factor.
+
+        Examples
+        --------
+        >>> interval([1.0, 2.0, 3.0]).effect  # doctest: +ELLIPSIS
+        2.48...
+        """
+        if self.geometric:
+            return float(np.sqrt(self.high / self.low))
+        return (self.high - self.low) / 2
 
     def __str__(self) -> str:
         mean, low, high = map(significant, (self.mean, self.low, self.high))
@@ -130,7 +146,7 @@ def ratio_interval(ratios: Any) -> Interval:
         raise ValueError(f"ratio_interval: expected positive ratios, got {array.tolist()}")
     found = interval(np.log(array))
     mean, low, high = (float(np.exp(x)) for x in (found.mean, found.low, found.high))
-    return Interval(mean, low, high, found.n)
+    return Interval(mean, low, high, found.n, geometric=True)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ BAD = [
         "expected an experiment or a test",
     ),
     ("claims", TESTED, {"test": "test_b"}, "test: expected a pytest node id"),
+    ("claims", TESTED, {"verdict": "undecided", "note": "x"}, "only an interval of an experiment"),
     ("equations", EQUATION, {"number": 3.5}, "number: expected a number or a label"),
     ("equations", EQUATION, {"number": True}, "number: expected a number or a label"),
     ("equations", EQUATION, {"status": "right"}, "status: expected one of verified"),
@@ -233,10 +234,24 @@ def test_measured_value_and_interval(results):
 @pytest.mark.parametrize(
     ("criterion", "expected"),
     [
-        ({"reproduced": "high < 1", "partly": "value < 1"}, "partly"),
+        # the mean is 0.950, its interval [0.733, 1.167]
+        ({"reproduced": "high < 1", "partly": "value < 1"}, "undecided"),
         ({"reproduced": "high < 1.2", "partly": "value < 1"}, "reproduced"),
-        ({"reproduced": "high < 1"}, "not reproduced"),
-        ({"reproduced": "high < 0", "partly": "low > 1"}, "not reproduced"),
+        ({"reproduced": "high < 1"}, "undecided"),
+        ({"reproduced": "low > 1"}, "undecided"),
+        ({"reproduced": "value < 1"}, "reproduced"),
+        ({"reproduced": "value > 1"}, "undecided"),
+        ({"reproduced": "high < 0.7", "partly": "high < 1.2"}, "partly"),
+        ({"reproduced": "high < 0.7", "partly": "high < 1"}, "undecided"),
+        ({"reproduced": "high < 0.7", "partly": "value < 1"}, "undecided"),
+        ({"reproduced": "high < 0.7"}, "not reproduced"),
+        ({"reproduced": "high < 0", "partly": "low > 1.2"}, "not reproduced"),
+        ({"reproduced": "low > 0.9 and high < 1"}, "undecided"),  # holds between its ends only
+        ({"reproduced": "low > 1.2 or high < 0.95"}, "undecided"),
+        ({"reproduced": "value == 1"}, "undecided"),
+        ({"reproduced": "value == -1"}, "not reproduced"),
+        ({"reproduced": "all(each < 1)"}, "not reproduced"),  # no interval: a count
+        ({"reproduced": "n > 10", "partly": "low > 0.5"}, "partly"),
         (
             {"reproduced": "n == 10 and middle < 1 and min(each) > 0.4 and all(each < 2)"},
             "reproduced",
@@ -247,6 +262,15 @@ def test_the_verdict_follows_the_criterion(results, criterion, expected):
     assert ledger.verdict(claim(criterion=criterion), folder=results) == expected
 
 
+def test_an_undecided_claim_says_how_small_an_effect_its_values_show(results):
+    found = ledger.measured(claim(), folder=results)
+    assert found.interval.effect == pytest.approx(2.262 * 0.30277 / np.sqrt(10), rel=1e-3)
+    assert found.resolution == "10 values show a difference of 0.217 or more"
+    ratio = ledger.measured(claim(measure="interval"), folder=results)
+    assert ratio.interval.effect == pytest.approx(np.sqrt(1.15 / 0.708), rel=1e-2)
+    assert ratio.resolution == "10 values show a factor of 1.28 or more"
+
+
 def test_the_verdict_follows_the_result(results):
     """A written verdict does not count: other stored numbers give another verdict."""
     wrong = claim(verdict="not reproduced", criterion={"reproduced": "value < 1"})
@@ -255,7 +279,7 @@ def test_the_verdict_follows_the_result(results):
         "toy", "quick", 0, {"rate": 0.1}, {"fast": 9.0, "slow": 1.0}, "cpu", 1, 0.1, None, {}
     )
     store.merge(slow, results)
-    assert ledger.verdict(wrong, folder=results) == "not reproduced"
+    assert ledger.verdict(wrong, folder=results) == "undecided"
 
 
 MEASURES = {
@@ -355,7 +379,8 @@ def test_report(results, tmp_path):
         TESTED | {"id": "whitening-b"},
     )
     first, second = ledger.report("whitening", folder=tmp_path, results=results).splitlines()
-    assert first.startswith("PARTLY") and "measured 0.950 [0.733, 1.17] (n = 10)" in first
+    assert first.startswith("UNDECIDED") and "measured 0.950 [0.733, 1.17] (n = 10)" in first
+    assert "these 10 values show a difference of 0.217 or more" in first
     assert second.startswith("REPRODUCED") and "by tests/test_a.py::test_b" in second
 
 

@@ -8,8 +8,8 @@ from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import FONT, figure
 from natcompanion.chapters.ledger import LEDGERS, counts
 
-COLOURS = ("#2f7d4f", "#d9a400", "#b5483c", "#9a9a9a")
-HATCHES = ("", "//", "xx", "..")
+COLOURS = ("#2f7d4f", "#d9a400", "#5b7fb5", "#b5483c", "#9a9a9a")
+HATCHES = ("", "//", "\\\\", "xx", "..")
 
 
 def draw(ledger: str) -> Figure:

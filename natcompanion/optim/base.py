@@ -192,6 +192,15 @@ class Preconditioned(Optimizer):
 
     # ---- Saving, loading, copying
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next step needs beside the model.
+
+        Once a parameter has a state, all have an entry: ``torch.distributed.checkpoint`` wants it.
+        """
+        for p in self._leaves() if self.state else ():
+            self.state.setdefault(p, {})
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state from :meth:`state_dict`, in the precision that it has.
 

@@ -9,6 +9,13 @@ import numpy as np
 import torch
 
 
+def all_finite(x: torch.Tensor) -> bool:
+    """Say whether ``x`` has no NaN or infinite entry, in one pass and without a temporary
+    tensor.
+    """
+    return not x.is_floating_point() or all(math.isfinite(end) for end in torch.aminmax(x.detach()))
+
+
 def floating(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return ``x`` if it is a non-empty finite floating-point tensor."""
     if not isinstance(x, torch.Tensor):
@@ -23,8 +30,8 @@ def floating(x: torch.Tensor, name: str) -> torch.Tensor:
         raise ValueError(
             f"{name}: expected at least one element, got an empty tensor of shape {tuple(x.shape)}"
         )
-    bad = int((~torch.isfinite(x)).sum())
-    if bad:
+    if not all_finite(x):
+        bad = int((~torch.isfinite(x)).sum())
         raise ValueError(
             f"{name}: expected finite numbers, got {bad} NaN or infinite of {x.numel()}; "
             "remove them"

@@ -542,3 +542,67 @@ def test_few_vectors_are_kept_for_none(monkeypatch):
     assert len(lanczos_module._room(r)) == 0
     monkeypatch.setattr(lanczos_module, "KEPT", 6400)
     assert len(lanczos_module._room(r)) == 64
+
+
+@each
+@pytest.mark.parametrize("block", [2**15, 7])
+def test_long_systems_are_solved_in_their_own_dtype(solver, block, monkeypatch):
+    """Vectors in float32, cut into blocks: the solution of the wide ones as far as float32 goes."""
+    for kind, a, b in SYSTEMS[:150]:
+        A, right = a.float(), b.float()
+        wide = solver(A, right, rtol=1e-4)
+        with monkeypatch.context() as patch:
+            patch.setattr("natcompanion.solvers.solution.LONG", 0)
+            patch.setattr("natcompanion.solvers.solution.BLOCK", block)
+            narrow = solver(A, right, rtol=1e-4)
+        true = relative_residual(A.double(), narrow.x.double(), right.double())
+        assert narrow.residual == pytest.approx(true, rel=1e-2, abs=1e-5), kind
+        if kind in ("definite", "semidefinite, consistent") or (
+            kind == "indefinite" and solver is not conjugate_gradient
+        ):
+            assert narrow.converged and wide.converged, kind
+            assert narrow.iterations <= 1.5 * wide.iterations + 3, kind
+        if narrow.reason is Reason.CONVERGED:
+            assert true <= 1e-4 * (1 + 1e-2), kind
+
+
+@each
+def test_long_systems_make_no_vectors_in_an_iteration(solver, monkeypatch):
+    monkeypatch.setattr("natcompanion.solvers.solution.LONG", 0)
+    test_iterations_make_no_vectors_of_their_own(solver, monkeypatch)
+
+
+class Kept:
+    """A diagonal operator that hands out the same vector for every product."""
+
+    def __init__(self, values):
+        self.shape, self.dtype, self.values = (len(values),) * 2, values.dtype, values
+        self.out, self.last = torch.empty_like(values), None
+
+    def __matmul__(self, v):
+        if self.last is not None:
+            assert torch.equal(self.out, self.last)  # nobody wrote into it
+        torch.mul(self.values, v, out=self.out)
+        self.last = self.out.clone()
+        return self.out
+
+
+@each
+@pytest.mark.parametrize("long", [0, 2**17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_products_of_an_operator_are_not_overwritten(solver, long, dtype, monkeypatch):
+    monkeypatch.setattr("natcompanion.solvers.solution.LONG", long)
+    values = torch.linspace(1, 30, 60, dtype=dtype)
+    solution = solver(Kept(values), torch.ones(60, dtype=dtype), rtol=1e-5)
+    assert solution.converged
+    torch.testing.assert_close(solution.x, 1 / values, rtol=1e-3, atol=1e-5)
+
+
+@each
+@pytest.mark.parametrize("size", [1e-37, 1e-30, 1e-3, 1e30])
+def test_long_right_sides_of_any_size(solver, size, monkeypatch):
+    monkeypatch.setattr("natcompanion.solvers.solution.LONG", 0)
+    values = torch.linspace(1, 30, 60)
+    solution = solver(values.diag(), torch.full((60,), size), rtol=1e-5)
+    assert solution.converged
+    torch.testing.assert_close(solution.x / size, 1 / values, rtol=1e-3, atol=1e-5)

@@ -2,7 +2,6 @@
 it.
 """
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ import torch
 from torch import nn
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from natcompanion._checks import all_finite
 
 CHUNK = 2**24
 """Numbers that a block of per-example rows may hold."""
@@ -171,13 +172,6 @@ class ModelFunction:
         for start in range(0, len(x), step):
             part = slice(start, start + step)
             yield part, self.rows(x[part], cotangents[part])
-
-
-def all_finite(x: torch.Tensor) -> bool:
-    """Say whether ``x`` has no NaN or infinite entry, in one pass and without a temporary
-    tensor.
-    """
-    return not x.is_floating_point() or all(math.isfinite(end) for end in torch.aminmax(x.detach()))
 
 
 @contextmanager

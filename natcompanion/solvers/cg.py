@@ -1,11 +1,11 @@
 """The method of conjugate gradients (Hestenes & Stiefel 1952), for positive definite matrices."""
 
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any
 
 import torch
 
-from natcompanion.solvers.solution import Reason, Run, Solution, System, solve
+from natcompanion.solvers.solution import Reason, Run, Solution, System, blocks, dot, norm, solve
 
 
 def conjugate_gradient(
@@ -50,38 +50,34 @@ def conjugate_gradient(
 
 
 def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
-    r = r.clone()
-    x, *others = (torch.zeros_like(r) for _ in range(3))
-    Ap = torch.empty_like(r)
+    x, *others = torch.zeros_like(r), torch.empty_like(r), torch.empty_like(r)
     z = system.precondition(r)
-    p, rz, largest = z.clone(), float(r @ z), 0.0
-    best, smallest = x, float(r.norm())  # to fall back on if the curvature vanishes
+    p, rz, length, largest = z.clone(), dot(r, z), dot(z, z), 0.0
+    best, smallest = x, norm(r)  # to fall back on if the curvature vanishes
     for k in range(max_iter):
-        Ap = system.A.into(p, Ap)
-        curvature, length = float(p @ Ap), float(p @ p)
+        Ap = system.A @ p
+        curvature = dot(p, Ap)
         if not isfinite(curvature + length):
             return Run(best, k + 1, Reason.NOT_FINITE)
         largest = max(largest, curvature / length if length else 0.0)
         if rz <= 0 or curvature <= system.negligible * largest * length:
             return Run(best, k + 1, Reason.NOT_POSITIVE_DEFINITE)
         step = rz / curvature
-        x, others = _moved(x, p, step, best, others)
-        r.sub_(Ap, alpha=step)
-        size = float(r.norm())
+        free = next(vector for vector in others if vector is not best)
+        square = 0.0
+        for free_, x_, p_, r_, Ap_ in blocks(free, x, p, r, Ap):
+            torch.add(x_, p_, alpha=step, out=free_)
+            r_.sub_(Ap_, alpha=step)
+            square += float(r_ @ r_)
+        x, others = free, [x, *(vector for vector in others if vector is not free)]
+        size = sqrt(square)
         if size < smallest:
             best, smallest = x, size
         if size <= tolerance:
             return Run(x, k + 1)
         z = system.precondition(r)
-        rz, rz_old = float(r @ z), rz
-        torch.add(z, p, alpha=rz / rz_old, out=p)
+        rz, rz_old, length = square if z is r else dot(r, z), rz, 0.0
+        for z_, p_ in blocks(z, p):
+            torch.add(z_, p_, alpha=rz / rz_old, out=p_)
+            length += float(p_ @ p_)
     return Run(x, max_iter)
-
-
-def _moved(
-    x: torch.Tensor, p: torch.Tensor, step: float, best: torch.Tensor, others: list[torch.Tensor]
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return ``x + step p`` in one of the other vectors, which is not the best, and the rest."""
-    free = next(vector for vector in others if vector is not best)
-    torch.add(x, p, alpha=step, out=free)
-    return free, [x, *(vector for vector in others if vector is not free)]

@@ -5,7 +5,7 @@ from math import copysign, inf, isfinite, sqrt
 
 import torch
 
-from natcompanion.solvers.solution import Reason, System
+from natcompanion.solvers.solution import Reason, System, blocks, dot
 
 KEPT = 2**24
 """Numbers kept to hold the vectors orthogonal; beyond this, rounding may slowly spoil their
@@ -26,13 +26,13 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
     is ``P r / beta_1``. Without one, each new vector is made orthogonal to those kept. A
     ``beta_{k+1}`` at the level of rounding is given as 0: the space is invariant. A negative one
     means that P is not positive definite, see :func:`breakdown`. The vector that is given is
-    overwritten by the next. The entries of ``T`` are appended
+    overwritten by the next, and ``r`` too. The entries of ``T`` are appended
     to ``system.tridiagonals``.
     """
     system.tridiagonals.append(T := [])
     kept = _room(r) if system.preconditioner is None else r[:0, None]
-    current = r.clone()
-    before, y, v = torch.zeros_like(r), torch.empty_like(r), torch.empty_like(r)
+    current = r
+    before, y, v = (torch.zeros_like(r) for _ in range(3))
     z = system.precondition(current)
     beta = length(current, z)
     beta_old, size, k = 0.0, 0.0, 0
@@ -40,10 +40,9 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
         yield beta, beta, beta, z
     while 0 < beta < inf:
         torch.div(z, beta, out=v)
-        system.A.into(v, y)
-        if beta_old:
-            y.sub_(before, alpha=beta / beta_old)
-        alpha = float(v @ y)
+        alpha, factor = 0.0, beta / beta_old if beta_old else 0.0
+        for v_, product_, before_, y_ in blocks(v, system.A @ v, before, y):
+            alpha += float(v_ @ torch.sub(product_, before_, alpha=factor, out=y_))
         y.sub_(current, alpha=alpha / beta)
         if k < len(kept):
             kept[k] = v
@@ -68,7 +67,7 @@ def _room(r: torch.Tensor) -> torch.Tensor:
 
 def length(v: torch.Tensor, z: torch.Tensor) -> float:
     """Return the root of ``v z``, with the sign of ``v z``."""
-    square = float(v @ z)
+    square = dot(v, z)
     return copysign(sqrt(abs(square)), square)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from natcompanion.solvers.lanczos import breakdown, lanczos
-from natcompanion.solvers.solution import Reason, Run, Solution, System, solve
+from natcompanion.solvers.solution import Reason, Run, Solution, System, norm, solve
 
 
 def minres(
@@ -32,7 +32,7 @@ def minres(
 
 def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Run:
     x, x_old, w, w_old = (torch.zeros_like(r) for _ in range(4))
-    norm_r = float(r.norm())
+    norm_r = norm(r)
     cs, sn, dbar, epsilon, norm_A, phi = -1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     k = 0
     for k, (alpha, beta, beta_next, v) in enumerate(lanczos(system, r), start=1):
@@ -54,7 +54,7 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         w, w_old = w_old, w
         torch.add(x, w, alpha=cs * phi, out=x_old)
         x, x_old = x_old, x
-        if float(x.norm()) * system.negligible * norm_A > norm_r:  # along a null vector
+        if norm(x) * system.negligible * norm_A > norm_r:  # along a null vector
             return Run(x_old, k, Reason.LEAST_SQUARES)
         phi = sn * phi
         if phi <= tolerance or k >= max_iter:

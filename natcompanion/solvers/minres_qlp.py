@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from natcompanion.solvers.lanczos import breakdown, lanczos
-from natcompanion.solvers.solution import Reason, Run, Solution, System, solve
+from natcompanion.solvers.solution import Reason, Run, Solution, System, blocks, norm, solve
 
 
 def minres_qlp(
@@ -49,15 +49,16 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
     # V P, L u = tau. A digit counts how many columns back: gamma1 is the diagonal of L one column
     # before the newest.
     x2, w, w1, spare = (torch.zeros_like(r) for _ in range(4))
+    norm_r = norm(r)
     cs, sn, cr2, sr2 = -1.0, 0.0, -1.0, 0.0
     delta_next, phi, norm_A = 0.0, 0.0, 0.0
     gamma = gamma1 = theta = theta1 = eta = eta1 = tau = tau1 = u = u1 = u2 = u3 = 0.0
     k = 0
     for k, (alpha, beta, beta_next, v) in enumerate(lanczos(system, r), start=1):
         if reason := breakdown(alpha, beta, beta_next):
-            return Run(x2 + u1 * w1 + u * w, k, reason)
+            return Run(x2.add_(w1, alpha=u1).add_(w, alpha=u), k, reason)
         if k == 1:
-            phi, tolerance = beta, tolerance * beta / float(r.norm())
+            phi, tolerance = beta, tolerance * beta / norm_r
         norm_A = max(norm_A, hypot(beta if k > 1 else 0.0, alpha, beta_next))
         # From the left: the last reflection on the new column of T, then a new one.
         delta, gbar = cs * delta_next + sn * alpha, sn * delta_next - cs * alpha
@@ -79,14 +80,15 @@ def _run(system: System, r: torch.Tensor, tolerance: float, max_iter: int) -> Ru
         u1 = (tau1 - eta1 * u3 - theta1 * u2) / gamma1 if k > 1 else 0.0
         u = 0.0 if singular else (tau - eta * u2 - theta * u1) / gamma
         # The last three columns of W, in place (``spare`` holds w2, then the new w1), and x.
-        torch.mul(w1, cr2, out=spare).add_(v, alpha=sr2)
-        x2.add_(spare, alpha=u2)
-        w1.mul_(sr2).sub_(v, alpha=cr2)
-        torch.mul(w, cr1, out=spare).add_(w1, alpha=sr1)
-        w.mul_(sr1).sub_(w1, alpha=cr1)
+        for v_, w_, w1_, spare_, x2_ in blocks(v, w, w1, spare, x2):
+            torch.mul(w1_, cr2, out=spare_).add_(v_, alpha=sr2)
+            x2_.add_(spare_, alpha=u2)
+            w1_.mul_(sr2).sub_(v_, alpha=cr2)
+            torch.mul(w_, cr1, out=spare_).add_(w1_, alpha=sr1)
+            w_.mul_(sr1).sub_(w1_, alpha=cr1)
         w1, spare = spare, w1
         if singular or phi <= tolerance or k >= max_iter:
-            x = x2 + u1 * w1 + u * w
+            x = x2.add_(w1, alpha=u1).add_(w, alpha=u)
             return Run(x, k, Reason.LEAST_SQUARES if singular else None)
         cr2, sr2, gamma1 = rotation(gamma1, epsilon)
-    return Run(x2 + u1 * w1 + u * w, max(k, 1), Reason.LEAST_SQUARES)
+    return Run(x2.add_(w1, alpha=u1).add_(w, alpha=u), max(k, 1), Reason.LEAST_SQUARES)

@@ -3,9 +3,9 @@ recompute, judge.
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf, log, sqrt
+from math import inf, isfinite, log, sqrt
 from typing import Any
 
 import torch
@@ -80,12 +80,38 @@ class Run:
     reason: Reason | None = None
 
 
+LONG = 2**17
+"""Up to that many unknowns the vectors of a solver are float64 whatever the dtype of ``A``. Longer
+ones have the dtype of the system: wide copies and fresh memory would cost more than the product.
+"""
+BLOCK = 2**15
+"""Numbers of a vector that are worked on together."""
+
+
+def blocks(*vectors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield the vectors part by part, small enough for the cache of a processor to hold them
+    through several operations; as they are on other devices.
+    """
+    size = BLOCK if vectors[0].is_cpu else len(vectors[0])
+    return zip(*(vector.split(size) for vector in vectors), strict=True)
+
+
+def dot(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the inner product of two vectors; the sums of its blocks are added in float64."""
+    return sum(float(x @ y) for x, y in blocks(a, b))
+
+
+def norm(a: torch.Tensor) -> float:
+    """Return the Euclidean length of a vector whose squares neither overflow nor vanish."""
+    return sqrt(dot(a, a))
+
+
 class Scaled:
-    """An operator for vectors in float64, divided by a power of four, which costs no digits.
+    """An operator for the vectors of a solver, divided by a power of four, which costs no digits.
 
     The first product sets the power so that it has about the length of its argument: squares
     neither overflow nor vanish after that. The operator must not keep the vectors it is given: they
-    are overwritten.
+    are overwritten. Its own products are only read; the next one may overwrite the last.
     """
 
     def __init__(self, operator: Any, name: str, like: torch.Tensor, dtype: torch.dtype) -> None:
@@ -101,15 +127,10 @@ class Scaled:
                 f"{name}: expected shape {tuple(2 * like.shape)} to match b, got {shape}"
             )
         self.operator, self.name, self.unit = operator, name, 0.0
-        self._narrow: torch.Tensor | None = None
+        self._given: torch.Tensor | None = None
+        self._product: torch.Tensor | None = None
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
-        return self.into(v, torch.empty_like(v, dtype=torch.float64))
-
-    def into(self, v: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Write the product with ``v`` to ``out`` and return it: fresh vectors in every iteration
-        would cost more than the arithmetic.
-        """
         product = self.operator @ self._in_own_dtype(v)
         if product.shape != v.shape:
             raise ValueError(
@@ -118,28 +139,38 @@ class Scaled:
                 f"got {tuple(product.shape)}"
             )
         if not self.unit and bool(v.any()):
-            self.unit = _unit(float(product.abs().max()), float(v.abs().max()))
-        out.copy_(product)
-        return out if self.unit in (0.0, 1.0) else out.div_(self.unit)
+            self.unit = unit(largest(product) / largest(v))
+        if product.dtype == v.dtype and self.unit in (0.0, 1.0):
+            return product
+        if self._product is None:
+            self._product = torch.empty_like(v)
+        self._product.copy_(product)
+        return self._product if self.unit in (0.0, 1.0) else self._product.div_(self.unit)
 
     def _in_own_dtype(self, v: torch.Tensor) -> torch.Tensor:
         if v.dtype == self.dtype:
             return v
-        if self._narrow is None:
-            self._narrow = torch.empty_like(v, dtype=self.dtype)
-        return self._narrow.copy_(v)
+        if self._given is None:
+            self._given = torch.empty_like(v, dtype=self.dtype)
+        return self._given.copy_(v)
 
 
-def _unit(product: float, v: float) -> float:
-    """Return the power of four to divide products by: 1 where squares are safe without it."""
-    ratio = product / v
-    if not 0 < ratio < inf:
+def largest(v: torch.Tensor) -> float:
+    """Return the largest absolute value, without a copy."""
+    return max(abs(float(end)) for end in torch.aminmax(v.detach()))
+
+
+def unit(size: float) -> float:
+    """Return the power of four to divide numbers of this size by: 1 where squares are safe without
+    it, 0 if there is none.
+    """
+    if not 0 < size < inf:
         return 0.0
-    return 1.0 if 1e-6 < ratio < 1e6 else 4.0 ** round(log(ratio, 4))
+    return 1.0 if 1e-6 < size < 1e6 else 4.0 ** min(round(log(size, 4)), 511)
 
 
 class System:
-    """The system ``A x = b``, both sides scaled to entries of about 1, with vectors in float64."""
+    """The system ``A x = b``, both sides scaled to entries near 1, with vectors of one dtype."""
 
     def __init__(
         self, A: Any, b: torch.Tensor, x0: torch.Tensor | None, preconditioner: Any
@@ -161,16 +192,18 @@ class System:
             else Scaled(preconditioner, "preconditioner", b, self.dtype)
         )
         if x0 is not None and (
-            not isinstance(x0, torch.Tensor)
-            or x0.shape != b.shape
-            or not bool(torch.isfinite(x0).all())
+            not isinstance(x0, torch.Tensor) or x0.shape != b.shape or not isfinite(largest(x0))
         ):
             got = f"shape {tuple(x0.shape)}" if isinstance(x0, torch.Tensor) else type(x0).__name__
             raise ValueError(f"x0: expected a tensor of {len(b)} finite numbers like b, got {got}")
-        self.unit = float(b.abs().max())  # tiny right-hand sides must not underflow when squared
-        self.b = b.double() / (self.unit or 1.0)
-        self.norm_b = float(self.b.norm())
-        self.x0 = torch.zeros_like(b) if x0 is None else x0.detach()
+        wide = torch.promote_types(torch.promote_types(self.dtype, b.dtype), torch.float32)
+        self.wide = torch.float64 if len(b) <= LONG else wide
+        self.unit = unit(largest(b))  # tiny right-hand sides must not underflow when squared
+        self.b = b.to(self.wide)
+        if self.unit not in (0.0, 1.0):
+            self.b = (b.double() / self.unit).to(self.wide)
+        self.norm_b = norm(self.b)
+        self.x0 = None if x0 is None or not bool(x0.any()) else x0.detach()
         self.tridiagonals: list[list[tuple[float, float]]] = []  # one of each Lanczos process
 
     def precondition(self, v: torch.Tensor) -> torch.Tensor:
@@ -179,9 +212,9 @@ class System:
 
     def start(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the start, in the units of the scaled system, and its residual."""
-        if not bool(self.x0.any()):
-            return self.x0.double(), self.b
-        image = self.A @ (self.x0.double() / self.unit)  # sets the unit of A
+        if self.x0 is None:
+            return torch.zeros_like(self.b), self.b
+        image = self.A @ (self.x0.double() / self.unit).to(self.wide)  # sets the unit of A
         return self.scale(self.x0), self.b - image * (self.A.unit or 1.0)
 
     def residual(self, x: torch.Tensor) -> torch.Tensor:
@@ -190,15 +223,17 @@ class System:
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         """Return an ``x`` of the caller in the units of the scaled system."""
-        return x.double() / self.unit * (self.A.unit or 1.0)
+        return (x.double() / self.unit * (self.A.unit or 1.0)).to(self.wide)
 
     def unscale(self, x: torch.Tensor) -> torch.Tensor:
         """Return an ``x`` of the scaled system in the units of the caller."""
-        return x * self.unit / (self.A.unit or 1.0)
+        if self.unit == 1 and self.A.unit in (0.0, 1.0):
+            return x
+        return x.double() * self.unit / (self.A.unit or 1.0)
 
     def energy(self, x: torch.Tensor, r: torch.Tensor) -> float:
         """Return ``x A x / 2 - b x``, from ``x`` and its residual."""
-        return -0.5 * float(x @ (self.b + r))
+        return -0.5 * (dot(x, self.b) + dot(x, r))
 
     @property
     def negligible(self) -> float:
@@ -218,13 +253,13 @@ class System:
         """
         if self.preconditioner is not None:  # it changes the norm in which r is smallest
             return False
-        eps, norm_x, norm_r = torch.finfo(self.dtype).eps, float(x.norm()), float(r.norm())
+        eps, norm_x, norm_r = torch.finfo(self.dtype).eps, norm(x), norm(r)
         rounding = 10 * sqrt(len(x)) * eps
         sigma = torch.cat([singular_values(T) for T in self.tridiagonals if T])
         norm_A = float(sigma.max())
         zero = sigma <= rounding * norm_A
         smallest = float(sigma[~zero].min()) if not bool(zero.all()) else inf
-        error = (float((self.A @ r).norm()) + rounding * norm_A * norm_r) / smallest**2
+        error = (norm(self.A @ r) + rounding * norm_A * norm_r) / smallest**2
         unsolvable = norm_r > rounding * (norm_A * norm_x + self.norm_b)
         return bool(zero.any()) and unsolvable and error <= eps**0.3 * norm_x
 
@@ -258,8 +293,9 @@ def solve(
     """Run ``method`` on ``A x = b``, judge it by the recomputed residual, and restart it where
     rounding misled it.
 
-    ``method(system, r, tolerance, max_iter)`` looks for ``x`` with ``|r - A x| <= tolerance``. The
-    result is kept if its residual is smaller or, with ``energy``, if ``x A x / 2 - b x`` is.
+    ``method(system, r, tolerance, max_iter)`` looks for ``x`` with ``|r - A x| <= tolerance``; it
+    may overwrite ``r``. The result is kept if its residual is smaller or, with ``energy``, if
+    ``x A x / 2 - b x`` is.
     """
     rtol = _checks.non_negative(rtol, "rtol")
     system = System(A, b, x0, preconditioner)
@@ -268,9 +304,9 @@ def solve(
         return Solution(torch.zeros_like(b), 0, 0.0, True, Reason.CONVERGED)
     x, r, iterations, reason = _iterate(method, system, rtol, max_iter, energy)
     x = system.unscale(x).to(b.dtype)
-    if b.dtype != torch.float64:
+    if b.dtype != system.wide:
         r = system.residual(system.scale(x))
-    residual = float(r.norm()) / system.norm_b
+    residual = norm(r) / system.norm_b
     if reason is Reason.CONVERGED and not residual <= rtol:
         reason = Reason.STAGNATED  # the dtype of b cannot hold a better x
     converged = reason is Reason.CONVERGED or (least_squares and reason is Reason.LEAST_SQUARES)
@@ -283,26 +319,26 @@ def _iterate(
     """Return the best ``x`` found, its residual, the steps taken and the reason to stop."""
     tolerance = rtol * system.norm_b
     (x, r), used = system.start(), 0
-    if not bool(torch.isfinite(r).all()):
+    if not isfinite(largest(r)):
         return x, r, used, Reason.NOT_FINITE
     while True:
-        size = float(r.norm())
+        size = norm(r)
         if size <= tolerance:
             return x, r, used, Reason.CONVERGED
         if used >= max_iter:
             return x, r, used, Reason.MAX_ITERATIONS
-        scale = float(r.abs().max())
+        scale = largest(r)
         run = method(system, r / scale, tolerance / scale, max_iter - used)
         used += run.iterations
-        x_new = x + scale * run.x
+        x_new = run.x.mul_(scale).add_(x)
         r_new = system.residual(x_new)
-        gain = float(r_new.norm()) / size
+        gain = norm(r_new) / size
         lower = system.energy(x_new, r_new) <= system.energy(x, r) if energy else False
         if gain <= 1 + 1e-12 or (lower and run.reason is None):
             x, r = x_new, r_new
         if run.reason is Reason.LEAST_SQUARES and system.is_least_squares(x, r):
             return x, r, used, Reason.LEAST_SQUARES
-        if not gain <= 0.5 and float(r.norm()) > tolerance and used < max_iter:
+        if not gain <= 0.5 and norm(r) > tolerance and used < max_iter:
             return x, r, used, run.reason if run.reason in HOPELESS else Reason.STAGNATED
 
 

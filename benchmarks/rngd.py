@@ -110,7 +110,7 @@ def contestants(x: torch.Tensor) -> list[Contestant]:
         Contestant("SGD, BN after", lambda m: torch.optim.SGD(m.parameters(), 0.1), "bna"),
         Contestant("Adam", lambda m: torch.optim.Adam(m.parameters(), 1e-3)),
         Contestant("RNGD", lambda m: RNGD(m, 0.1, **paper)),
-        Contestant("RNGD, inputs once", lambda m: RNGD(m, 0.1, **paper, input_statistics=x)),
+        Contestant("RNGD, inputs once", lambda m: RNGD(m, 0.1, **paper, sample=x)),
         Contestant("RNGD, every batch", lambda m: RNGD(m, 0.1, **paper, statistics_every=1)),
         Contestant("RNGD, T = 10", lambda m: RNGD(m, 0.1, **{**paper, "period": 10})),
     ]

@@ -1,17 +1,38 @@
 """Which activation follows each layer: read off the traced network, or declared."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from natcompanion.relative import activation_of
 from natcompanion.relative.activations import NAMES, _nu
 
 LAYERS = (nn.Linear, nn.Conv2d)
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Return whether a module multiplies its input with weights, and is called for that."""
+    if isinstance(module, NonDynamicallyQuantizableLinear):  # attention only reads its weights
+        return False
+    return isinstance(module, LAYERS) or is_transposed(module)
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer with weight (inputs, outputs): the Conv1D of
+    GPT-2.
+    """
+    weight = module._parameters.get("weight")  # an attribute of a traced model is a proxy
+    return (
+        type(module).__name__ == "Conv1D"
+        and weight is not None
+        and weight.ndim == 2
+        and getattr(module, "nf", None) == weight.shape[1]
+    )
 
 
 @dataclass(frozen=True)
@@ -74,28 +95,26 @@ SOFTMAX_MODULES = (nn.Softmax, nn.LogSoftmax)
 SOFTMAX_FUNCTIONS = (torch.softmax, F.softmax, torch.log_softmax, F.log_softmax)
 SHAPES = ("shape", "dtype", "device", "ndim")
 SHAPE_METHODS = ("size", "dim", "numel")
-TWICE = "is used twice"
+TWICE = "it is used twice"
 
 
 def find_activations(
     model: nn.Module, declared: Mapping[str, str | nn.Module] | None
 ) -> tuple[dict[str, Activation | str], str]:
-    """Return the activation of every Linear and Conv2d layer, by module name, and the name of the
-    first layer.
+    """Return the activation of every linear and convolutional layer, by module name, and the name
+    of the first layer.
 
-    A layer without a known activation has the reason in its place: see :func:`require_known`.
+    A layer without a known activation has the reason in its place.
 
     Raises
     ------
     ValueError
-        If there are no layers, or a declaration is wrong.
+        If a declaration is wrong.
     """
-    modules = {name: m for name, m in model.named_modules() if isinstance(m, LAYERS)}
-    if not modules:
-        raise ValueError("model: expected at least one Linear or Conv2d layer, got none")
+    modules = {name: m for name, m in model.named_modules() if is_layer(m)}
     if not isinstance(declared, Mapping | None):
         raise ValueError(
-            f'activations: expected a dict such as {{{next(iter(modules))!r}: "relu"}}, got '
+            f'activations: expected a dict such as {{{next(iter(modules), "")!r}: "relu"}}, got '
             f"{declared!r}"
         )
     declared = dict(declared or {})
@@ -110,41 +129,21 @@ def find_activations(
             found[name] = TWICE
         elif name not in found:
             found[name] = _follow(nodes[name], model) if name in nodes else reason
-    return {name: found[name] for name in modules}, next(iter(nodes or modules))
-
-
-def require_known(found: dict[str, Activation | str], names: Iterable[str]) -> None:
-    """Raise a ValueError if one of these layers has no known activation, or is used twice."""
-    missing = {name: found[name] for name in names if isinstance(found[name], str)}
-    for name, what in missing.items():
-        if what == TWICE:
-            raise ValueError(
-                f"model: expected every layer to be used once, got layer {name!r} used "
-                "twice; tied layers have no "
-                "metric here: leave its parameters out with parameters="
-            )
-    if missing:
-        raise ValueError(
-            f"activations: expected one of {', '.join(NAMES)} after every layer, but "
-            + "; ".join(f"layer {name!r} {what}" for name, what in missing.items())
-            + '. Declare it: activations={"'
-            + next(iter(missing))
-            + '": "relu"}, or "linear" for a weight of 1'
-        )
+    return {name: found[name] for name in modules}, next(iter(nodes or modules), "")
 
 
 class _Tracer(fx.Tracer):
     """Traces through a model, but not into its layers."""
 
     def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
-        return isinstance(m, LAYERS) or super().is_leaf_module(m, qualified_name)
+        return is_layer(m) or super().is_leaf_module(m, qualified_name)
 
 
 def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
     """Return the layers' nodes in the order of computation, those used twice, and why a layer may
     be missing.
     """
-    if isinstance(model, LAYERS):
+    if is_layer(model):
         model = nn.Sequential(model)
         model_name = {"0": ""}
     else:
@@ -156,7 +155,7 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
         return (
             {},
             set(),
-            f"was not found, because the model cannot be traced ({type(error).__name__}: {error})",
+            f"its activation is unknown, as the model cannot be traced: {error}",
         )
     finally:  # what the forward pass has noted in the model came from the tracer
         for module, before in attributes:
@@ -165,12 +164,12 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
     nodes: dict[str, fx.Node] = {}
     repeated: set[str] = set()
     for node in graph.nodes:
-        if node.op == "call_module" and isinstance(model.get_submodule(node.target), LAYERS):
+        if node.op == "call_module" and is_layer(model.get_submodule(node.target)):
             name = model_name.get(node.target, node.target)
             if name in nodes:
                 repeated.add(name)
             nodes[name] = node
-    return nodes, repeated, "does not take part in the computation that was traced"
+    return nodes, repeated, "it does not take part in the computation that was traced"
 
 
 def _follow(node: fx.Node, model: nn.Module) -> Activation | str:
@@ -178,7 +177,7 @@ def _follow(node: fx.Node, model: nn.Module) -> Activation | str:
     found = {_meaning(user, model) for user in node.users if not _asks_shape(user)}
     if len(found) == 1:
         return found.pop()
-    return "is used in several ways" if found else "is not used"
+    return "its output is used in several ways" if found else "its output is not used"
 
 
 def _asks_shape(user: Any) -> bool:
@@ -194,7 +193,9 @@ def _meaning(user: Any, model: nn.Module) -> Activation | str:
         module = model.get_submodule(user.target)
         if isinstance(module, PASSED_MODULES):
             return _follow(user, model)
-        return LINEAR if isinstance(module, (*LAYERS, *SOFTMAX_MODULES)) else _of_module(module)
+        if is_layer(module) or isinstance(module, SOFTMAX_MODULES):
+            return LINEAR
+        return _of_module(module)
     known = METHODS.get(user.target) if user.op == "call_method" else FUNCTIONS.get(user.target)
     if known == "elu":
         return Activation("elu", (("alpha", _argument(user, "alpha", 1.0)),))
@@ -206,7 +207,7 @@ def _meaning(user: Any, model: nn.Module) -> Activation | str:
         return _follow(user, model)
     if user.target in (*SOFTMAX_FUNCTIONS, "softmax", "log_softmax"):
         return LINEAR
-    return f"goes into {getattr(user.target, '__name__', user.target)}"
+    return f"its output goes into {getattr(user.target, '__name__', user.target)}"
 
 
 def _argument(node: Any, name: str, default: float) -> float:
@@ -219,7 +220,7 @@ def _of_module(module: nn.Module) -> Activation | str:
     try:
         name, options = activation_of(module)
     except ValueError:
-        return f"goes into {type(module).__name__}"
+        return f"its output goes into {type(module).__name__}"
     return Activation(name, tuple(options.items()))  # type: ignore[arg-type]  # the options are numbers
 
 

@@ -1,9 +1,10 @@
-r"""The relative metric of one layer: its running mean, its inverse, and the hook that sees the
-layer's inputs.
+r"""The relative metric of one layer: its statistics, running mean and inverse, and the hook that
+sees the layer's inputs.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
 from natcompanion._moments import first, gram
-from natcompanion.optim._activations import Activation
+from natcompanion.optim._activations import LINEAR, Activation, is_transposed
 from natcompanion.optim._prong_hooks import recomputing, transformed
+from natcompanion.optim.base import Directions
 
-KINDS = ("neuron", "mean", "linear")
+KINDS = ("neuron", "mean", "linear", "diagonal")
 FLOOR = 1e-3
 """The relative damping of a neuron is at least this part of the layer's mean."""
 
@@ -40,7 +42,7 @@ def unpacked(packed: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tenso
     return G
 
 
-def damped_inverse(G: torch.Tensor, relative: float) -> torch.Tensor:
+def definite_inverse(G: torch.Tensor, relative: float) -> torch.Tensor:
     r"""Return the inverses of :math:`G_l + \rho \max(t_l, t / 1000) I` for a stack (m, D, D) or one
     matrix (D, D).
 
@@ -95,45 +97,47 @@ def _pair(padding: Any) -> tuple:
     return padding if isinstance(padding, tuple) else (0, 0)
 
 
+Kept = dict[str, Any]
+"""What the optimizer's state keeps of a layer; see :class:`Block`."""
+
+
 class Block:
     """One layer with its metric.
 
-    The metric is ``S + identity * I``: ``S`` is the running mean of the statistics from 0, and
-    ``identity`` is what the start at I and the absolute damping contribute to Eq. 32.
+    What lasts is kept in the state of the optimizer, with the first parameter of the layer. The
+    metric is ``S + identity * I``: ``S`` is the running mean of the statistics from 0, and
+    ``identity`` is what the start at I and the absolute damping contribute to Eq. 32. Statistics
+    that never change are ``constant``, and ``share`` of them is in the mean. ``inverse`` is that of
+    the rows and columns from ``start`` to ``stop``, which were trained when it was computed; of
+    these it holds those named in ``live``, and the others are ``rest`` times I.
     """
 
     def __init__(
         self,
         name: str,
         layer: Any,
-        activation: Activation,
+        activation: Activation | str,
         kind: str,
-        omega: float,
-        chosen: set[int],
+        chosen: Iterable[int],
     ) -> None:
-        self.name, self.layer, self.activation, self.kind, self.omega = (
-            name,
-            layer,
-            activation,
-            kind,
-            omega,
-        )
+        self.name, self.layer, self.kind = name, layer, kind
+        self.activation = LINEAR if isinstance(activation, str) else activation
+        self.transposed = is_transposed(layer)
+        chosen = set(chosen)
         self.weight = layer.weight if id(layer.weight) in chosen else None
         self.bias = layer.bias if layer.bias is not None and id(layer.bias) in chosen else None
         self.parts = [p for p in (self.weight, self.bias) if p is not None]
-        self.neurons = len(layer.weight)
-        self.dim = (0 if self.weight is None else self.weight[0].numel()) + (self.bias is not None)
-        dtype = layer.weight.dtype
-        self.dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-        self.identity, self.share = 1.0, 0.0
-        self.S: torch.Tensor | None = None
-        self.constant: torch.Tensor | None = None
-        self.inverse: torch.Tensor | None = None
-        self.live: torch.Tensor | None = None
-        self.rest = 1.0
-        self.due = True
+        self.neurons = layer.weight.shape[1] if self.transposed else len(layer.weight)
+        self.width = 0 if self.weight is None else self.weight.numel() // self.neurons
+        self.dim = self.width + (self.bias is not None)
         self.accumulated = False
         self.pending: list[tuple[torch.Tensor, Any, int]] = []  # Any: weights, or None for 1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the metric: float32 for half precision."""
+        dtype = self.layer.weight.dtype
+        return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
     @property
     def own(self) -> bool:
@@ -141,21 +145,37 @@ class Block:
         return self.kind == "neuron"
 
     @property
+    def trained(self) -> tuple[int, int]:
+        """The first and the last but one of the columns that are trained now."""
+        start = 0 if self.weight is not None and self.weight.requires_grad else self.width
+        last = self.bias is not None and self.bias.requires_grad
+        return start, self.dim if last else self.width
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the statistics: upper triangles for each neuron, or one matrix, or a
+        diagonal.
+        """
+        if self.own:
+            return self.neurons, self.dim * (self.dim + 1) // 2
+        return (self.dim,) * (1 if self.kind == "diagonal" else 2)
+
+    @property
     def memory(self) -> int:
-        """Bytes of the running mean (its upper triangles) and the inverse."""
-        pairs = self.dim * (self.dim + 1) // 2
-        numbers = self.neurons * (pairs + self.dim**2) if self.own else 2 * self.dim**2
+        """Bytes of the running mean and the inverse."""
+        numbers = prod(self.shape) + prod(self._inverse_shape(self.dim))
         return numbers * torch.finfo(self.dtype).bits // 8
+
+    def _inverse_shape(self, dim: int) -> tuple[int, ...]:
+        return (self.neurons, dim, dim) if self.own else (dim,) * len(self.shape)
 
     # ---- Statistics
 
-    def see(self, x: torch.Tensor, a: torch.Tensor) -> None:
+    def see(self, x: torch.Tensor, a: torch.Tensor, omega: float) -> None:
         """Note the inputs and weights of a forward pass, once a gradient comes back through it to
         the parameters.
         """
-        if transformed(a) or not (
-            self.due and self.constant is None and torch.is_grad_enabled() and a.requires_grad
-        ):
+        if transformed(a) or not (torch.is_grad_enabled() and a.requires_grad):
             return
         if not x.numel():  # no examples
             return
@@ -166,7 +186,7 @@ class Block:
         if self.accumulated and all(p.grad is None for p in self.parts) and not recomputing():
             self.forget()  # those gradients were cleared without a step
         with torch.no_grad():
-            noted = (x.detach(), self._nu(a.detach()), _examples(self.layer, x))
+            noted = (x.detach(), self._nu(a.detach(), omega), _examples(self.layer, x))
         a.register_hook(lambda _: self._keep(*noted))
 
     def _keep(self, x: torch.Tensor, nu: torch.Tensor | None, examples: int) -> None:
@@ -183,11 +203,11 @@ class Block:
         self.pending.clear()
         self.accumulated = False
 
-    def _nu(self, a: torch.Tensor) -> torch.Tensor | None:
+    def _nu(self, a: torch.Tensor, omega: float) -> torch.Tensor | None:
         """Return the weights (rows, m), or their mean over the neurons (rows, 1), or None for 1."""
-        if self.kind == "linear" or self.activation.name == "linear":
+        if self.kind in ("linear", "diagonal") or self.activation.name == "linear":
             return torch.ones_like(self._rows(a), dtype=self.dtype) if self.own else None
-        nu = self._rows(self.activation.nu(a.to(self.dtype), self.omega))
+        nu = self._rows(self.activation.nu(a.to(self.dtype), omega))
         return nu if self.own else nu.mean(1, keepdim=True)
 
     def _rows(self, a: torch.Tensor) -> torch.Tensor:
@@ -196,102 +216,143 @@ class Block:
         return a.reshape(-1, self.neurons)
 
     def inputs(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the extended inputs (rows, D), of the parameters that are trained: a 1 last for
-        the bias.
-        """
+        """Return the extended inputs (rows, D) of the parameters: a 1 last for the bias."""
         if isinstance(self.layer, nn.Conv2d):
             x = windows(self.layer, x)
         x = x.reshape(-1, x.shape[-1]).to(self.dtype)
         one = [x.new_ones(len(x), 1)] if self.bias is not None else []
         return torch.cat([x] * (self.weight is not None) + one, 1)
 
+    @property
+    def examples(self) -> int:
+        """How many were seen."""
+        return sum(n for _, _, n in self.pending)
+
     def statistics(self) -> torch.Tensor:
         """Return the sum of the seen ``nu x x^T`` over positions, divided by the number of
         examples.
         """
         x = torch.cat([self.inputs(x) for x, _, _ in self.pending])
-        examples = sum(n for _, _, n in self.pending)
+        examples = self.examples
         nu: Any = (
             None if self.pending[0][1] is None else torch.cat([nu for _, nu, _ in self.pending])
         )
         if self.own:
             return packed_moments(x, nu / examples, self._index(x.device))
-        return gram(x * (examples**-0.5 if nu is None else (nu / examples).sqrt()))
+        return self.moments(x * (examples**-0.5 if nu is None else (nu / examples).sqrt()))
+
+    def moments(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the outer products of rows, or its diagonal."""
+        return x.square().sum(0) if self.kind == "diagonal" else gram(x)
+
+    def nothing(self) -> torch.Tensor:
+        """Return the statistics of no examples."""
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.layer.weight.device)
 
     def sees_finite(self) -> bool:
         """Return whether all inputs of the seen passes are finite."""
         return all(bool(x.isfinite().all()) for x, _, _ in self.pending)
 
-    def fits(self, state: dict[str, Any]) -> bool:
-        """Return whether a stored state has the shapes of this layer's metric."""
-        D, m = self.dim, self.neurons
-        live = D if state["live"] is None else len(state["live"])
-        if self.own:
-            shapes = {"S": (m, D * (D + 1) // 2), "inverse": (m, D, D), "constant": None}
-        else:
-            shapes = {"S": (D, D), "inverse": (live, live), "constant": (D, D)}
-        return all(state[key] is None or state[key].shape == shape for key, shape in shapes.items())
+    # ---- What is kept
 
-    def accumulate(self, statistics: torch.Tensor | None, eps: float, decay: float) -> None:
+    def new(self) -> Kept:
+        """Return what is kept before the first step: G = I."""
+        return {"kind": self.kind, "identity": 1.0, "share": 0.0}
+
+    def fits(self, kept: Kept) -> bool:
+        """Return whether something kept is of this layer's metric."""
+        start, stop = kept.get("start", 0), kept.get("stop", self.dim)
+        live = len(kept["live"]) if "live" in kept else stop - start
+        shapes = {"S": self.shape, "constant": self.shape, "inverse": self._inverse_shape(live)}
+        return kept["kind"] == self.kind and all(
+            kept[key].shape == shape for key, shape in shapes.items() if key in kept
+        )
+
+    def accumulate(
+        self, kept: Kept, statistics: torch.Tensor | None, eps: float, decay: float
+    ) -> None:
         """Move the running mean (Eq. 32); None stands for statistics that never change."""
-        self.identity = decay * self.identity + (1 - decay) * eps
-        self.share = decay * self.share + (1 - decay)
-        if statistics is None:
-            return
-        if self.S is None:
-            self.S = torch.zeros_like(statistics)
-        self.S.mul_(decay).add_(statistics, alpha=1 - decay)
+        kept["identity"] = decay * kept["identity"] + (1 - decay) * eps
+        kept["share"] = decay * kept["share"] + (1 - decay)
+        if statistics is not None:
+            S = kept["S"].to(self.dtype) if "S" in kept else torch.zeros_like(statistics)
+            kept["S"] = S.mul_(decay).add_(statistics, alpha=1 - decay)
 
-    def metric(self) -> torch.Tensor:
-        """Return G: (m, D, D), or one matrix (D, D) for all neurons."""
-        G = self._mean().clone()
-        G.diagonal(dim1=-2, dim2=-1).add_(self.identity)
+    def metric(self, kept: Kept) -> torch.Tensor:
+        """Return G of what is trained: (m, D, D), or for all neurons one matrix (D, D), or its
+        diagonal (D,).
+        """
+        G = self._mean(kept).clone()
+        (G if self.kind == "diagonal" else G.diagonal(dim1=-2, dim2=-1)).add_(kept["identity"])
         return G
 
-    def _mean(self) -> torch.Tensor:
+    def _mean(self, kept: Kept) -> torch.Tensor:
         """Return the running mean of the statistics, from 0."""
-        if self.constant is not None:
-            return self.share * self.constant
-        if self.S is None:
-            stack = (self.neurons,) * self.own
-            return torch.zeros(
-                *stack, self.dim, self.dim, dtype=self.dtype, device=self.layer.weight.device
-            )
-        return unpacked(self.S, self._index(self.S.device), self.dim) if self.own else self.S
+        if "constant" in kept:
+            S = kept["share"] * kept["constant"].to(self.dtype)
+        else:
+            S = kept["S"].to(self.dtype) if "S" in kept else self.nothing()
+        if self.own:
+            S = unpacked(S, self._index(S.device), self.dim)
+        part = slice(*self.trained)
+        return S[part] if self.kind == "diagonal" else S[..., part, part]
 
-    def refresh(self, relative: float) -> None:
+    def refresh(self, kept: Kept, relative: float) -> None:
         """Compute the inverse of the present metric.
 
         Inputs that were always 0, such as the margin of an image, have rows of their own in a
         shared metric, all the same multiple of I. They are left out of the matrix.
         """
-        G, self.live, self.rest = self.metric(), None, 1.0
+        G = self.metric(kept)
+        kept["start"], kept["stop"] = self.trained
+        kept.pop("live", None), kept.pop("rest", None)
+        if self.kind == "diagonal":
+            floor = torch.finfo(G.dtype).eps * G.mean()
+            kept["inverse"] = 1 / (G + relative * G.mean()).clamp(min=float(floor) or 1.0)
+            return
         if not self.own:
-            level = self.identity + relative * float(G.diagonal().mean())
-            live = self._mean().count_nonzero(1) > 0
-            if level > 0 and 20 * int((~live).sum()) > self.dim:
-                self.live, self.rest = live.nonzero()[:, 0], 1 / level
+            level = kept["identity"] + relative * float(G.diagonal().mean())
+            live = self._mean(kept).count_nonzero(1) > 0
+            if level > 0 and 20 * int((~live).sum()) > len(G):
+                kept["live"], kept["rest"] = live.nonzero()[:, 0], 1 / level
                 G, relative = G[live][:, live], 0.0
-                G.diagonal().add_(level - self.identity)
-        self.inverse = damped_inverse(G, relative)
+                G.diagonal().add_(level - kept["identity"])
+        kept["inverse"] = definite_inverse(G, relative)
 
-    def direction(self) -> torch.Tensor:
-        """Return the gradient (m, D) times the stored inverse."""
-        g = torch.cat(
-            [
-                (torch.zeros_like(p) if p.grad is None else p.grad).reshape(self.neurons, -1)
-                for p in self.parts
-            ],
-            1,
-        ).to(self.dtype)
-        if self.inverse is None:
+    # ---- The direction
+
+    def directions(self, kept: Kept, gradients: Directions, relative: float) -> Directions:
+        """Return the gradients times the stored inverse; one that is missing counts as 0."""
+        own = [p for p in self.parts if p.requires_grad]
+        pieces = [
+            self._matrix(gradients[p] if p in gradients else torch.zeros_like(p)) for p in own
+        ]
+        g = (torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]).to(self.dtype)
+        if "inverse" in kept and (kept["start"], kept["stop"]) != self.trained:
+            self.refresh(kept, relative)
+        d = self._times_inverse(kept, g).split([piece.shape[1] for piece in pieces], 1)
+        return {
+            p: (part.mT if self.transposed and p.ndim > 1 else part).reshape(p.shape)
+            for p, part in zip(own, d, strict=True)
+            if p in gradients
+        }
+
+    def _matrix(self, g: torch.Tensor) -> torch.Tensor:
+        """Return a gradient with one row for each neuron."""
+        return g.mT if self.transposed and g.ndim > 1 else g.reshape(self.neurons, -1)
+
+    def _times_inverse(self, kept: Kept, g: torch.Tensor) -> torch.Tensor:
+        if "inverse" not in kept:
             return g
+        inverse = kept["inverse"].to(self.dtype)
+        if self.kind == "diagonal":
+            return g * inverse
         if self.own:
-            return torch.bmm(g[:, None], self.inverse)[:, 0]
-        if self.live is None:
-            return g @ self.inverse
-        d = self.rest * g
-        return d.index_copy_(1, self.live, g.index_select(1, self.live) @ self.inverse)
+            return torch.bmm(g[:, None], inverse)[:, 0]
+        if "live" not in kept:
+            return g @ inverse
+        d = kept["rest"] * g
+        return d.index_copy_(1, kept["live"], g.index_select(1, kept["live"]) @ inverse)
 
     def _index(self, device: torch.device) -> torch.Tensor:
         cached = getattr(self, "_pairs", None)
@@ -301,26 +362,25 @@ class Block:
 
 
 class Tap:
-    """A forward hook that shows a block what its layer sees. A copy of it, or one without its
-    block, is blind.
+    """A forward hook that shows an optimizer what a layer sees. It does not keep the optimizer
+    alive, and a copy of it is blind.
     """
 
-    def __init__(self, block: Block | None) -> None:
-        self.block: Callable[[], Block | None] = (
-            (lambda: None) if block is None else weakref.ref(block)
-        )
+    def __init__(self, optimizer: Any = None, name: str = "") -> None:
+        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
+        self.name = name
 
     @torch._disable_dynamo  # under torch.compile the hook runs as it is
     def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
-        block = self.block()
-        if block is not None:
-            block.see(first(args, kwargs), output)
+        optimizer = self.optimizer()
+        if optimizer is not None:
+            optimizer._see(self.name, first(args, kwargs), output)
 
     def __deepcopy__(self, memo: dict) -> "Tap":
-        return Tap(None)
+        return Tap()
 
     def __reduce__(self) -> tuple:
-        return Tap, (None,)
+        return Tap, ()
 
 
 def _destination(p: torch.Tensor) -> str | None:

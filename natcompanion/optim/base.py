@@ -1,11 +1,13 @@
 """What every optimizer of this library keeps of torch's contract, in one class."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from natcompanion import _checks as check
@@ -57,13 +59,7 @@ class Preconditioned(Optimizer):
     """Whether the optimizer watches the passes of the model."""
 
     def __init__(self, model: nn.Module, parameters: Parameters, defaults: dict[str, Any]) -> None:
-        name = type(self).__name__
-        if not isinstance(model, nn.Module):
-            raise ValueError(
-                f"model: expected a torch.nn.Module, got {type(model).__name__}; "
-                f"{name} follows the layers of a model, so give it the model itself: "
-                f"{name}(model, ...)"
-            )
+        require_module(model, type(self).__name__)
         self.model = model
         super().__init__(_groups(model, parameters), {**DESCENT, **defaults, "steps": 0})
 
@@ -144,6 +140,8 @@ class Preconditioned(Optimizer):
             with torch.autocast(next(iter(gradients)).device.type, enabled=False):
                 directions = self._directions(gradients)
                 self._descend(directions)
+        for p in trainable(self._leaves()) if self.state else ():
+            self.state[p]  # torch.distributed.checkpoint wants an entry of every one, or of none
         for group in self.param_groups:
             group["steps"] += 1
         return loss
@@ -298,6 +296,33 @@ HOOKS = tuple(
         "step_post",
     )
 )
+
+
+def require_module(model: Any, name: str) -> None:
+    """Raise ValueError if this is no module."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model: expected a torch.nn.Module, got {type(model).__name__}; "
+            f"{name} follows the layers of a model, so give it the model itself: "
+            f"{name}(model, ...)"
+        )
+
+
+def warn_if_plain(optimizer: Any) -> None:
+    """Warn if over half of what is trained takes plain gradient steps: the parameters of the
+    modules that ``optimizer.plain`` names, with the reason of each.
+    """
+    modules = dict(optimizer.model.named_modules())
+    mine = {id(p): p.numel() for p in trainable(optimizer._leaves()) if not is_lazy(p)}
+    plain = {id(p) for name in optimizer.plain for p in modules[name].parameters(recurse=False)}
+    share = sum(size for key, size in mine.items() if key in plain) / max(sum(mine.values()), 1)
+    if share > 0.5:
+        name, reason = next(iter(optimizer.plain.items()))
+        warnings.warn(
+            f"{type(optimizer).__name__}: {share:.0%} of the parameters take plain gradient steps; "
+            f"see .plain for the reasons. The first: module {name!r}, {reason}",
+            stacklevel=3,
+        )
 
 
 def number(value: Any, name: str) -> float:

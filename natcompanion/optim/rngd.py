@@ -1,22 +1,31 @@
 r"""Relative natural-gradient descent: every neuron has a small Fisher metric of its own."""
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
 
 from natcompanion import _checks as check
+from natcompanion._distributed import reduce_sum, world_size
 from natcompanion._moments import first
-from natcompanion.optim._activations import LINEAR, find_activations, require_known
+from natcompanion.optim._activations import LINEAR, TWICE, find_activations
 from natcompanion.optim._blocks import KINDS, Block, Tap
+from natcompanion.optim.base import (
+    Directions,
+    Parameters,
+    Preconditioned,
+    Share,
+    require_module,
+    warn_if_plain,
+)
 
 
-class RNGD(Optimizer):
+class RNGD(Preconditioned):
     r"""Natural-gradient descent in the relative Fisher metric of every neuron.
 
     .. math::
@@ -32,13 +41,17 @@ class RNGD(Optimizer):
     descent.
 
     The loop is that of any torch optimizer: zero_grad, forward, backward, step. The model is not
-    modified, except that its Linear and Conv2d layers carry a forward hook while the optimizer
-    lives. Parameters of other modules take plain gradient steps.
+    modified, except that its layers carry a forward hook while the optimizer lives.
+
+    A layer has a metric if it is a Linear, a Conv2d or the Conv1D of GPT-2 and its activation is
+    known. All else takes plain gradient steps: other modules, grouped convolutions, layers whose
+    output meets a norm, a residual sum or an unknown activation, layers that share parameters or
+    are used twice. ``plain`` lists them, and a warning says so if that is over half of the model.
 
     Parameters
     ----------
     model : Module
-        Linear and Conv2d layers, each used once, with activations between them.
+        The model, on whose layers the optimizer looks while it is called.
     lr : float
         Step size, at least 0; the paper's :math:`\gamma`, which its Eq. 33 leaves out.
     eps : float
@@ -53,8 +66,10 @@ class RNGD(Optimizer):
     blocks : str or dict of str to str
         Kind of metric, for all layers or by layer name. ``"neuron"``: one for each neuron.
         ``"mean"``: one for the layer, the mean of those of its neurons. ``"linear"``: one for the
-        layer, that of a linear layer, with :math:`\nu = 1`. By default ``"linear"`` for the first
-        layer and for layers without an activation, as in the paper, and ``"neuron"`` elsewhere.
+        layer, that of a linear layer, with :math:`\nu = 1`; the activation need not be known.
+        ``"diagonal"``: the diagonal of that, for inputs in their principal axes; see
+        :func:`natcompanion.relative.principal_inputs`. By default ``"linear"`` for the first layer
+        and for layers without an activation, as in the paper, and ``"neuron"`` elsewhere.
     activations : dict of str to str or Module, optional
         Activation of a layer, by layer name: ``"relu"``, ``"tanh"``, ``"sigmoid"``, ``"elu"``,
         ``"linear"``, or a module such as ``nn.ELU(0.5)``. Needed only where tracing the model with
@@ -62,24 +77,31 @@ class RNGD(Optimizer):
     statistics_every : int
         The running mean takes in every k-th step only, with the decay :math:`\lambda^k`: by default
         ten of a period. A larger k is cheaper and noisier; 1 is the paper's.
-    input_statistics : Tensor, optional
+    sample : Tensor, optional
         Inputs of the model. The metric of the first layer, whose inputs do not change as training
         goes on, is then computed once from them instead of at every step.
     omega : float
         Width of the bend of the rectifier's :math:`\nu` (Eq. 18); 0 is the hard one.
     memory_limit : float
         Most gibibytes that the metrics may take; see Notes.
+    momentum, nesterov, weight_decay
+        As for :class:`natcompanion.optim.Preconditioned`: momentum of the natural gradient, and
+        decoupled decay.
     parameters : iterable, optional
-        Parameters to train, or parameter groups, each a dict with ``"params"`` and perhaps
-        ``"lr"``, ``"eps"``, ``"period"``, ``"decay"``, ``"relative_eps"``. A layer follows the
-        group of its weight, but every parameter its own ``"lr"``.
+        Parameters or their names, or parameter groups, each a dict with ``"params"`` and perhaps
+        options of its own; all of the model if left out. A layer has the ``"eps"``, ``"period"``,
+        ``"decay"``, ``"relative_eps"``, ``"statistics_every"`` and ``"omega"`` of its weight's
+        group, and every parameter the other options of its own group.
+
+    Attributes
+    ----------
+    plain : dict of str to str
+        Why a module takes plain steps, by its name.
 
     Raises
     ------
     ValueError
-        On arguments out of range; if a layer that is trained has no known activation, shares its
-        parameters, is used twice or is a grouped convolution; if the metrics would not fit into
-        ``memory_limit``.
+        On arguments out of range; if the metrics would not fit into ``memory_limit``.
 
     Notes
     -----
@@ -91,8 +113,11 @@ class RNGD(Optimizer):
 
     Order within a step: the running mean takes in the statistics, the inverse is renewed if the
     number of steps is a multiple of ``period``, then the parameters move. Statistics and inverses
-    are float32 for half precision. ``state_dict`` holds all that the next step needs beside the
-    model. A step on inputs or gradients that are not finite is refused and changes nothing.
+    are float32 for half precision. A step on inputs or gradients that are not finite is refused and
+    changes nothing. With several processes of ``torch.distributed`` the statistics are means over
+    the examples of all.
+
+    A weight or a bias that is frozen has no part in the inverse, and joins it when it is trained.
 
     The statistics are those of the passes whose gradients the parameters hold: evaluation,
     transforms of ``torch.func`` and gradients by the inputs alone leave no trace.
@@ -103,11 +128,16 @@ class RNGD(Optimizer):
     Source: rfim Section 5.2, Eqs. 31-33.
     """
 
+    uses_hooks = True
+
     def __init__(
         self,
         model: nn.Module,
         lr: float,
         *,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
         eps: float = 1e-2,
         period: int = 100,
         decay: float = 0.995,
@@ -115,50 +145,44 @@ class RNGD(Optimizer):
         blocks: str | Mapping[str, str] | None = None,
         activations: Mapping[str, str | nn.Module] | None = None,
         statistics_every: int | None = None,
-        input_statistics: torch.Tensor | None = None,
+        sample: torch.Tensor | None = None,
         omega: float = 0.0,
         memory_limit: float = 2.0,
-        parameters: Iterable[Any] | None = None,
+        parameters: Parameters = None,
     ) -> None:
-        self.model, self.iteration = model, 0
-        every = (
-            max(1, check.whole(period, "period") // 10)
-            if statistics_every is None
-            else statistics_every
-        )
-        self.statistics_every = check.whole(every, "statistics_every")
+        require_module(model, "RNGD")
+        if statistics_every is None:
+            statistics_every = max(1, check.whole(period, "period") // 10)
         self.memory_limit = check.positive(memory_limit, "memory_limit")
-        self.omega = check.non_negative(omega, "omega")
         self.kinds = blocks
         self.activations, self.first = find_activations(model, activations)
-        chosen = (
-            [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
-        )
+        self.blocks: dict[str, Block] = {}
+        self.plain: dict[str, str] = {}
         defaults = {
             "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "weight_decay": weight_decay,
             "eps": eps,
             "period": period,
             "decay": decay,
             "relative_eps": relative_eps,
+            "statistics_every": statistics_every,
+            "omega": omega,
         }
-        super().__init__(chosen, defaults)
-        self.blocks: dict[str, Block] = {}
-        self._add_blocks()
-        if input_statistics is not None:
-            self._fix_first(input_statistics)
+        super().__init__(model, parameters, defaults)
+        if sample is not None:
+            self._fix_first(sample)
+        warn_if_plain(self)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of the model's parameters: whole layers, or parameters that have no
-        metric.
-        """
-        super().add_param_group(param_group)
-        try:
-            _check_group(self.param_groups[-1])
-            if hasattr(self, "blocks"):
-                self._add_blocks()
-        except ValueError:
-            self.param_groups.pop()
-            raise
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        for key in ("eps", "relative_eps", "omega"):
+            check.non_negative(group[key], key)
+        for key in ("period", "statistics_every"):
+            check.whole(group[key], key)
+        if not 0 <= check.non_negative(group["decay"], "decay") < 1:
+            raise ValueError(f"decay: expected a number from 0 to below 1, got {group['decay']!r}")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -170,97 +194,109 @@ class RNGD(Optimizer):
             If a gradient or an input is not finite, or there is a gradient but no forward pass was
             seen. Nothing is changed then.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         try:
-            with torch.autocast(self.param_groups[0]["params"][0].device.type, enabled=False):
-                active = [b for b in self.blocks.values() if self._active(b)]
-                statistics = [self._statistics(block) for block in active]
-                self._check_gradients()
-                self._move(active, statistics)
+            return super().step(closure)
         finally:
             self._forget()
-        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and forget the forward passes that they came from."""
         super().zero_grad(set_to_none)
         self._forget()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the parameter groups, the number of steps, and the metric and inverse of every
-        layer.
+    def metric(self, name: str) -> torch.Tensor:
+        """Return the present metric of a layer.
+
+        Parameters
+        ----------
+        name : str
+            Of the layer, as in ``model.named_modules()``; with D inputs, its bias among them, and m
+            neurons.
+
+        Returns
+        -------
+        Tensor, shape (m, D, D), (D, D) or (D,)
+            One matrix for each neuron, or one for the layer, or the diagonal of that.
         """
-        layers = {name: {key: getattr(b, key) for key in STATE} for name, b in self.blocks.items()}
-        counts = {name: getattr(self, name) for name in COUNTS}
-        return {**super().state_dict(), **counts, "layers": layers}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`."""
-        check.entries(state_dict, {"layers", *COUNTS}, "RNGD")
-        layers = state_dict["layers"]
-        if set(layers) != set(self.blocks):
-            raise ValueError(
-                f"state_dict: expected the layers {list(self.blocks)}, got {list(layers)}"
-            )
-        for name, block in self.blocks.items():
-            if not block.fits(layers[name]):
-                raise ValueError(
-                    f"state_dict: expected metrics of layer {name!r} for {block.neurons} "
-                    f"neurons with {block.dim} "
-                    f"parameters and blocks = {block.kind!r}, got other shapes; build model "
-                    "and optimizer as they "
-                    "were when it was saved"
-                )
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        for name in COUNTS:
-            setattr(self, name, state_dict[name])
-        for name, block in self.blocks.items():
-            for key in STATE:
-                value = layers[name][key]
-                if isinstance(value, torch.Tensor):
-                    dtype = block.dtype if value.is_floating_point() else None
-                    value = value.to(block.layer.weight.device, dtype, copy=True)
-                setattr(block, key, value)
-        self._forget()
-
-    def __getstate__(self) -> dict[str, Any]:
-        own = ("model", *COUNTS, "memory_limit", "omega", "kinds", "activations", "first", "blocks")
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "model" in state:  # not while torch loads a state_dict
-            self._attach()
+        block = self.blocks[name]
+        return block.metric(self.state.get(block.parts[0]) or block.new())
 
     # ---- Parts
 
-    def _active(self, block: Block) -> bool:
-        """Return whether a layer has gradients; zeros that no pass explains are a layer that took
-        no part.
-        """
-        grads = [p.grad for p in block.parts if p.grad is not None]
-        if block.pending or block.constant is not None or not block.due:
-            return bool(grads)
-        return any(bool(g.count_nonzero()) for g in grads)
+    @torch._disable_dynamo
+    def _directions(self, gradients: Directions) -> Directions:
+        statistics = self._statistics(gradients)
+        groups, found = self._group_of(), dict(gradients)
+        for name, block in self.blocks.items():
+            group = groups[block.parts[0]]
+            mine = any(p in gradients and p.requires_grad for p in block.parts)
+            kept = self.state[block.parts[0]] if mine else {}
+            if not mine:
+                continue
+            if "kind" not in kept:
+                kept.update(block.new())
+            if "constant" in kept or name in statistics:
+                decay = group["decay"] ** group["statistics_every"]
+                if self._due(block, group):
+                    block.accumulate(kept, statistics.get(name), group["eps"], decay)
+            if (group["steps"] + 1) % group["period"] == 0:
+                block.refresh(kept, group["relative_eps"])
+            found |= block.directions(kept, gradients, group["relative_eps"])
+        return found
 
-    def _statistics(self, block: Block) -> torch.Tensor | None:
-        """Return what the running mean shall take in, or None if nothing."""
-        if not block.due or block.constant is not None:
-            return None
-        if not block.pending:
+    @staticmethod
+    def _due(block: Block, group: dict[str, Any]) -> bool:
+        """Return whether the coming step takes in the statistics of a layer."""
+        return (group["steps"] + 1) % group["statistics_every"] == 0
+
+    def _see(self, name: str, x: torch.Tensor, output: torch.Tensor) -> None:
+        """Note a forward pass of a layer, if its statistics are wanted."""
+        block = self.blocks.get(name)
+        if block is None:
+            return
+        p = block.parts[0]
+        group = self._group_of()[p]
+        if self._due(block, group) and "constant" not in self.state.get(p, {}):
+            block.see(x, output, group["omega"])
+
+    def _statistics(self, gradients: Directions) -> dict[str, torch.Tensor]:
+        """Return what the running means shall take in, by layer, averaged over the examples of all
+        processes.
+        """
+        groups, several = self._group_of(), world_size() > 1
+        due = {}
+        for name, block in self.blocks.items():
+            p = block.parts[0]
+            mine = any(q.requires_grad and (several or q in gradients) for q in block.parts)
+            if mine and self._due(block, groups[p]) and "constant" not in self.state.get(p, {}):
+                due[name] = block
+        examples = {name: float(block.examples) for name, block in due.items()}
+        found = {name: block.statistics() for name, block in due.items() if block.pending}
+        if several and due:
+            found, examples = _over_processes(due, found, examples)
+        for name, block in due.items():
+            if not examples[name]:
+                self._refuse_unseen(block, gradients)
+        for name, statistics in found.items():
+            self._refuse_not_finite(due[name], statistics)
+        if any("kind" not in self.state.get(due[name].parts[0], {}) for name in found):
+            self._check_memory()
+        return found
+
+    def _refuse_unseen(self, block: Block, gradients: Directions) -> None:
+        """Refuse the gradient of a layer that no pass explains; zeros are a layer that took no
+        part.
+        """
+        if any(bool(gradients[p].count_nonzero()) for p in block.parts if p in gradients):
             raise ValueError(
-                "step: expected a forward and backward pass through the model since the "
-                "last step, but layer "
-                f"{block.name!r} has a gradient and saw none; call the model itself, on "
-                "which RNGD was built, "
-                "or leave its parameters out with parameters="
+                f"step: expected a forward and backward pass through the model since the last "
+                f"step, but layer {block.name!r} has a gradient and saw none; call the model "
+                "itself, on which RNGD was built, or leave its parameters out with parameters="
             )
-        statistics = block.statistics()
+
+    def _refuse_not_finite(self, block: Block, statistics: torch.Tensor) -> None:
         if isfinite(float(statistics.sum())) or bool(statistics.isfinite().all()):
-            return statistics
+            return
         if block.sees_finite():
             raise ValueError(
                 f"step: the squares of the inputs of layer {block.name!r} overflow {block.dtype}; "
@@ -270,195 +306,192 @@ class RNGD(Optimizer):
             f"step: expected finite inputs, got NaN or infinity into layer {block.name!r}"
         )
 
-    def _check_gradients(self) -> None:
-        """Refuse NaN and infinity."""
-        grads = [
-            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
-        ]
-        numbers = [g._values() if g.is_sparse else g for g in grads]
-        sums = [g.sum(dtype=torch.promote_types(g.dtype, torch.float32)) for g in numbers]
-        if not sums or isfinite(float(torch.stack([total.to(sums[0]) for total in sums]).sum())):
-            return
-        if not all(bool(g.isfinite().all()) for g in numbers):
-            raise ValueError(
-                "step: expected finite gradients, got NaN or infinity; try a smaller lr or "
-                "a larger eps"
-            )
-
-    def _move(self, active: list[Block], statistics: list[torch.Tensor | None]) -> None:
-        self.iteration += 1
-        groups = {id(p): group for group in self.param_groups for p in group["params"]}
-        plain = dict.fromkeys(p for group in self.param_groups for p in group["params"])
-        for block, new in zip(active, statistics, strict=True):
-            group = groups[id(block.parts[0])]
-            if block.due:
-                block.accumulate(new, group["eps"], group["decay"] ** self.statistics_every)
-            if self.iteration % group["period"] == 0:
-                block.refresh(group["relative_eps"])
-            d, start = block.direction(), 0
-            for p in block.parts:
-                width = p[0].numel()
-                if p.grad is not None:
-                    p.add_(d[:, start : start + width].reshape(p.shape), alpha=-groups[id(p)]["lr"])
-                start += width
-                del plain[p]
-        for p in plain:
-            if p.grad is not None:
-                p.add_(p.grad, alpha=-groups[id(p)]["lr"])
-        self._announce()
-
-    def _announce(self) -> None:
-        """Tell every block whether the next step takes in its statistics."""
-        for block in self.blocks.values():
-            block.due = (self.iteration + 1) % self.statistics_every == 0
-
     def _forget(self) -> None:
         for block in self.blocks.values():
             block.forget()
 
-    def _attach(self) -> None:
-        """Put a hook on every layer, in the place of blind ones that were copied with the model."""
-        handles = []
-        for block in self.blocks.values():
-            hooks = block.layer._forward_hooks
-            for key in [
-                key
-                for key, hook in hooks.items()
-                if isinstance(hook, Tap) and hook.block() in (None, block)
-            ]:
-                del hooks[key]
-                block.layer._forward_hooks_with_kwargs.pop(key, None)
-            handles.append(block.layer.register_forward_hook(Tap(block), with_kwargs=True))
-        for handle in handles:
-            weakref.finalize(self, handle.remove).atexit = False
+    # ---- Layers
 
-    def _add_blocks(self) -> None:
-        """Make the blocks of layers whose parameters are among the groups."""
-        chosen = {id(p) for group in self.param_groups for p in group["params"]}
-        modules: dict[str, Any] = dict(self.model.named_modules())
-        blocks = dict(self.blocks)
-        parts = {
-            name: {id(modules[name].weight), id(modules[name].bias)} & chosen
-            for name in self.activations
-        }
-        parts = {name: found for name, found in parts.items() if found}
-        require_known(self.activations, parts)
-        for name, found in parts.items():
-            if name not in blocks:
-                _check_layer(name, modules)
-                kind = self._kind(name)
-                blocks[name] = Block(
-                    name,
-                    modules[name],
-                    self.activations[name],  # type: ignore[arg-type]  # require_known refused texts
-                    kind,
-                    self.omega,
-                    found,
-                )
-            elif found != {id(p) for p in blocks[name].parts}:
-                raise ValueError(
-                    f"add_param_group: layer {name!r} has its metric; add its parameters together"
-                )
-        self._check_memory(blocks.values())
-        self.blocks = blocks
-        self._announce()
+    def _changed(self) -> None:
+        """Find the layers whose parameters are among the groups, and watch them."""
+        chosen = {id(p) for p in self._leaves()}
+        blocks, plain = {}, {}
+        modules = {id(m): (name, m) for name, m in self.model.named_modules()}.values()
+        owners = Counter(id(p) for _, m in modules for p in _own(m))
+        for name, module in modules:
+            mine = {id(p) for p in _own(module)} & chosen
+            if not mine:
+                continue
+            if (reason := self._refusal(name, module, owners)) is not None:
+                plain[name] = reason
+            else:
+                blocks[name] = self._block(name, module, mine)
+        self._check_kinds()
+        self.plain, self.blocks = plain, blocks
+        self._check_memory()
         self._attach()
+
+    def _refusal(self, name: str, module: nn.Module, owners: Counter) -> str | None:
+        """Return why a module takes plain steps, or None if it has a metric."""
+        if name not in self.activations:
+            return f"a {type(module).__name__} has no metric here"
+        return _without_metric(module, owners) or self._unknown(name)
+
+    def _unknown(self, name: str) -> str | None:
+        """Return why a layer has no metric of the kind that it shall have, or None."""
+        activation = self.activations[name]
+        if activation == TWICE:
+            return TWICE
+        chosen = self.kinds.get(name) if isinstance(self.kinds, Mapping) else self.kinds
+        known = not isinstance(activation, str) or chosen in ("linear", "diagonal")
+        return None if known else activation  # type: ignore[return-value]  # a text, if unknown
+
+    def _block(self, name: str, layer: nn.Module, chosen: set[int]) -> Block:
+        """Return the block of a layer, the present one if it has the same parameters."""
+        old = self.blocks.get(name)
+        if old is not None and old.layer is layer and {id(p) for p in old.parts} == chosen:
+            return old
+        if old is not None and self.state.get(old.parts[0]):
+            raise ValueError(
+                f"add_param_group: layer {name!r} has its metric; add its parameters together"
+            )
+        return Block(name, layer, self.activations[name], self._kind(name), chosen)
 
     def _kind(self, name: str) -> str:
         default = "linear" if name == self.first or self.activations[name] == LINEAR else "neuron"
-        kinds = self.kinds if isinstance(self.kinds, Mapping) else {}
-        if isinstance(self.kinds, str):
-            default = self.kinds
-        unknown = [key for key in kinds if key not in self.activations]
-        kind = kinds.get(name, default)
-        if unknown or kind not in KINDS or not isinstance(self.kinds, str | Mapping | None):
+        if isinstance(self.kinds, Mapping):
+            return self.kinds.get(name, default)
+        return self.kinds or default
+
+    def _check_kinds(self) -> None:
+        """Refuse kinds of metric, or layers, that are not known."""
+        chosen = self.kinds if isinstance(self.kinds, Mapping) else {}
+        kinds = list(chosen.values()) if chosen else [self.kinds or "linear"]
+        if set(chosen) - set(self.activations) or any(kind not in KINDS for kind in kinds):
             raise ValueError(
                 f"blocks: expected one of {', '.join(KINDS)}, or a dict of them by names among "
                 f"{list(self.activations)}, got {self.kinds!r}"
             )
-        return kind
 
-    def _check_memory(self, blocks: Iterable[Block]) -> None:
-        need = {b.name: b.memory / 2**30 for b in blocks}
+    def _check_memory(self) -> None:
+        """Refuse metrics of what is trained now that are too large."""
+        trained = [b for b in self.blocks.values() if any(p.requires_grad for p in b.parts)]
+        need = {b.name: b.memory / 2**30 for b in trained}
         if sum(need.values()) > self.memory_limit:
             name = max(need, key=need.get)  # type: ignore[arg-type]  # its own keys
             raise ValueError(
                 f"model: the metrics would take {sum(need.values()):.3g} GiB, more than "
-                "memory_limit = "
-                f"{self.memory_limit:.3g}; layer {name!r} takes {need[name]:.3g}. Give its "
-                "neurons a common metric "
-                f'with blocks={{{name!r}: "mean"}} or "linear", or raise memory_limit'
+                f"memory_limit = {self.memory_limit:.3g}; layer {name!r} takes {need[name]:.3g}. "
+                f'Give its neurons a common metric with blocks={{{name!r}: "mean"}} or "linear", '
+                "or raise memory_limit"
             )
+
+    def _attach(self) -> None:
+        """Put a hook on every layer, in the place of blind ones that were copied with the model."""
+        handles = []
+        for name, block in self.blocks.items():
+            hooks = block.layer._forward_hooks
+            for key in [
+                key
+                for key, hook in hooks.items()
+                if isinstance(hook, Tap) and hook.optimizer() in (None, self)
+            ]:
+                del hooks[key]
+                block.layer._forward_hooks_with_kwargs.pop(key, None)
+            handles.append(block.layer.register_forward_hook(Tap(self, name), with_kwargs=True))
+        for handle in handles:
+            weakref.finalize(self, handle.remove).atexit = False
+
+    # ---- Saving and loading
+
+    def _check_state(self, state: dict[nn.Parameter, dict[str, Any]]) -> None:
+        super()._check_state(state)
+        blocks = {block.parts[0]: block for block in self.blocks.values()}
+        for p, kept in state.items():
+            if not isinstance(p, torch.Tensor) or "kind" not in kept:
+                continue
+            if p not in blocks:
+                raise ValueError("metrics of a layer that takes plain steps here")
+            block = blocks[p]
+            if not block.fits(kept):
+                raise ValueError(
+                    f"expected metrics of layer {block.name!r} for {block.neurons} neurons with "
+                    f"{block.dim} parameters and blocks = {block.kind!r}, got other shapes"
+                )
+
+    def _restored(self) -> None:
+        self._forget()
 
     @torch.no_grad()
-    def _fix_first(self, inputs: torch.Tensor) -> None:
+    def _fix_first(self, sample: torch.Tensor) -> None:
         """Compute the metric of the first layer once."""
         block = self.blocks.get(self.first)
-        if block is None or block.kind != "linear":
+        if block is None or block.kind not in ("linear", "diagonal"):
             raise ValueError(
-                f'input_statistics: expected blocks[{self.first!r}] = "linear", whose '
-                "metric does not depend on "
-                f"the weights, got {block.kind if block else 'a layer that is not trained'!r}"
+                f'sample: expected blocks[{self.first!r}] = "linear", whose metric does not depend '
+                f"on the weights, got {block.kind if block else 'a layer without a metric'!r}"
             )
-        if check.floating(inputs, "input_statistics").ndim < 2:
-            raise ValueError(
-                f"input_statistics: expected a batch, shape (n, ...), got {tuple(inputs.shape)}"
-            )
-        total: Any  # a tensor after the first part
-        total, seen = 0.0, []
-        handle = block.layer.register_forward_pre_hook(
-            lambda _, args, kwargs: seen.append(first(args, kwargs)), with_kwargs=True
-        )
-        modes = [(module, module.training) for module in self.model.modules()]
+        if check.floating(sample, "sample").ndim < 2:
+            raise ValueError(f"sample: expected a batch, shape (n, ...), got {tuple(sample.shape)}")
+        total = block.nothing()
         try:
-            self.model.eval()
-            for part in inputs.split(1000):
-                self.model(part)
-                x = block.inputs(seen.pop())
-                total = total + x.mT @ x
+            for part in sample.split(1000):
+                total += block.moments(block.inputs(_received(self.model, block.layer, part)))
         except RuntimeError as error:
             raise ValueError(
-                f"input_statistics: expected inputs of the model, got {inputs.dtype} of "
-                f"shape {tuple(inputs.shape)}, "
-                f"which it refuses: {error}"
+                f"sample: expected inputs of the model, got {sample.dtype} of shape "
+                f"{tuple(sample.shape)}, which it refuses: {error}"
             ) from error
-        finally:
-            handle.remove()
-            for module, training in modes:
-                module.training = training
-        block.constant = total / len(inputs)
+        (constant,) = Share(len(sample)).mean(total / len(sample))
+        self.state[block.parts[0]].update(block.new(), constant=constant)
 
 
-COUNTS = ("iteration", "statistics_every")
-STATE = ("S", "identity", "share", "constant", "inverse", "live", "rest", "due")
+def _over_processes(
+    due: dict[str, Block], found: dict[str, torch.Tensor], examples: dict[str, float]
+) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Return the statistics and the numbers of the examples of all processes; one may have none
+    of a layer.
+    """
+    counts = torch.tensor([examples[name] for name in due], dtype=torch.float64)
+    reduce_sum([counts])
+    totals = dict(zip(due, counts.tolist(), strict=True))
+    parts = {
+        name: found[name] * (examples[name] / total) if name in found else due[name].nothing()
+        for name, total in totals.items()
+        if total
+    }
+    reduce_sum(list(parts.values()))
+    return parts, totals
 
 
-def _check_group(group: dict[str, Any]) -> None:
-    for key in ("lr", "eps", "relative_eps"):
-        check.non_negative(group[key], key)
-    check.whole(group["period"], "period")
-    if not 0 <= check.non_negative(group["decay"], "decay") < 1:
-        raise ValueError(f"decay: expected a number >= 0 and < 1, got {group['decay']!r}")
+def _received(model: nn.Module, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return what a layer receives when the model is evaluated at ``x``; the mode is put back."""
+    seen: list[torch.Tensor] = []
+    handle = layer.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(first(args, kwargs)), with_kwargs=True
+    )
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        model(x)
+    finally:
+        handle.remove()
+        for module, training in modes:
+            module.training = training
+    return seen.pop()
 
 
-def _check_layer(name: str, modules: dict[str, Any]) -> None:
-    """Refuse a layer that has no metric here."""
-    layer = modules[name]
-    for other, module in modules.items():
-        if other != name and {id(p) for p in module.parameters(False)} & {
-            id(p) for p in layer.parameters(False)
-        }:
-            raise ValueError(
-                f"model: layers {name!r} and {other!r} share a parameter; a tied layer has "
-                "no metric here: leave it "
-                "out with parameters="
-            )
+def _own(module: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters that a module holds itself."""
+    return [p for p in module._parameters.values() if p is not None]
+
+
+def _without_metric(layer: Any, owners: Counter) -> str | None:
+    """Return why a linear or convolutional layer has no metric here, or None."""
+    if any(owners[id(p)] > 1 for p in _own(layer)):
+        return "it shares parameters with another layer"
     if is_lazy(layer.weight):
-        raise ValueError(
-            f"model: layer {name!r} is not initialized; run the model on a batch first"
-        )
+        return "it is not initialized; run the model on a batch before RNGD is built"
     if isinstance(layer, nn.Conv2d) and (layer.groups != 1 or layer.padding_mode != "zeros"):
-        raise ValueError(
-            f"model: layer {name!r} is a Conv2d with groups = {layer.groups} and padding_mode = "
-            f"{layer.padding_mode!r}; RNGD takes groups = 1 and padding_mode = 'zeros'"
-        )
+        return f"it is a Conv2d with groups = {layer.groups}, padding_mode = {layer.padding_mode!r}"
+    return None

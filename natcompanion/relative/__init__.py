@@ -32,6 +32,7 @@ from natcompanion.relative.subsystems import (
     layer_rfim,
     linear_rfim,
     neuron_rfim,
+    principal_inputs,
     softmax_rfim,
     two_layer_rfim,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "neuron_rfim",
     "neuron_step",
     "nu",
+    "principal_inputs",
     "rank",
     "relative_damping",
     "sharp_ratio",

@@ -104,6 +104,50 @@ def linear_rfim(x: torch.Tensor, *, sigma: float = 1.0) -> torch.Tensor:
     return (rows.mT @ rows / (len(rows) * check.positive(sigma, "sigma") ** 2)).to(x.dtype)
 
 
+def principal_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Return inputs in the principal axes of their linear RFIM, and the axes.
+
+    .. math:: z_i = Q^\top \tilde x_i, \qquad
+              \overline{\tilde x \tilde x^\top} = Q\, \Lambda\, Q^\top
+
+    On a copy ``z`` of inputs that never change, the metric of a linear first layer is the diagonal
+    :math:`\Lambda`, also with a multiple of I added, so that its natural gradient costs nothing:
+    ``RNGD(model, lr, blocks={"0": "diagonal"})``. That layer has no bias, and for the same function
+    the weights ``W @ Q``, where ``W`` has the bias as its last column.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, D)
+
+    Returns
+    -------
+    z : Tensor, shape (n, D + 1)
+        In the dtype of ``x``; computed in float64. ``augment(new) @ Q`` are other inputs.
+    Q : Tensor, shape (D + 1, D + 1)
+        Orthogonal, in float64.
+
+    Raises
+    ------
+    ValueError
+        If ``x`` is no finite matrix with at least one row.
+
+    Notes
+    -----
+    Source: the metric is that of rfim Eq. 22; the coordinates are not in the paper.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])
+    >>> z, Q = principal_inputs(x)
+    >>> G = z.mT @ z / 3
+    >>> torch.allclose(G, G.diagonal().diag(), atol=1e-5)
+    True
+    """
+    rows = augment(_examples(x)).double()
+    _, Q = torch.linalg.eigh(rows.mT @ rows / len(rows))
+    return (rows @ Q).to(x.dtype), Q
+
+
 def softmax_rfim(W: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     r"""Return the metric of a softmax layer, in which the neurons are correlated.
 

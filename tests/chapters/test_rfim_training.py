@@ -59,7 +59,10 @@ def test_methods():
     ]
     assert [b.kind for b in make["rngd"].blocks.values()] == ["linear", "neuron", "linear"]
     assert [b.kind for b in make["rngd_linear"].blocks.values()] == ["linear"] * 3
-    assert training.optimizer("rngd", model, 0.1, **SETTINGS, every=3).statistics_every == 3
+    assert (
+        training.optimizer("rngd", model, 0.1, **SETTINGS, every=3).defaults["statistics_every"]
+        == 3
+    )
 
 
 def test_training_is_a_plain_loop():

@@ -1,4 +1,5 @@
-"""Execute the chapters, write the numbers of their prose, and store both in canonical form.
+"""Execute the chapters, write the numbers of their prose and the tables of the other pages, and
+store all in canonical form.
 
 ``pytest --nbval book/`` compares a fresh run with what is stored. Canonical form: kernel
 ``python3``; no widget state and no widget views, whose identifiers are random (the rendered book
@@ -18,7 +19,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from natcompanion.chapters import prose
+from natcompanion.chapters import pages, prose
 from natcompanion.chapters.regression import VIEW, profile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,14 +143,24 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "IPYTHONDIR": str(profile(folder))}
 
 
+def write(path: Path) -> bool:
+    """Write the tables of one Markdown page, and return whether the file changed."""
+    before = path.read_text(encoding="utf-8")
+    after = pages.fill(before)
+    if after != before:
+        path.write_text(after, encoding="utf-8")
+    return after != before
+
+
 def main() -> int:
-    """Command line: notebooks to handle (default: every chapter)."""
+    """Command line: notebooks and pages to handle (default: every one)."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("notebooks", nargs="*", type=Path)
+    parser.add_argument("paths", nargs="*", type=Path)
     options = parser.parse_args()
-    paths = [path.resolve() for path in options.notebooks] or chapters()
-    for path in paths:
-        print(f"{path.name}: {'changed' if execute(path) else 'as before'}", flush=True)
+    everything = [*sorted((ROOT / "book").glob("*.md")), *chapters()]
+    for path in [path.resolve() for path in options.paths] or everything:
+        changed = write(path) if path.suffix == ".md" else execute(path)
+        print(f"{path.name}: {'changed' if changed else 'as before'}", flush=True)
     return 0
 
 

@@ -13,12 +13,18 @@ BREAKS = {
     "link": "[text](nowhere.ipynb)",
     "citation": "[Nobody (1900)](bibliography.md#nobody-1900)",
     "number": '<span data-number="natural_angle()">7</span>',
+    "table": "<!-- errata prong -->\n<!-- end -->",
     "picture": "![alt](nowhere.png)",
     "function": "{py:func}`natcompanion.nowhere`",
 }
 """What can be wrong on a page. Each is put on a page of its own, which is called foundations where
 it takes the numbers of that chapter.
 """
+WHOLE = {
+    "number": "number in the prose: natural_angle(): the",
+    "table": "table of errata prong: not as in",
+}
+"""What is found before the page is read line by line, and what is said of it."""
 
 
 def one_cell(book: Path, source: str) -> None:
@@ -47,10 +53,10 @@ def test_mistakes_on_pages_and_printed_warnings_fail_every_build(mini_book, buil
         (mini_book / "book" / f"{names[kind]}.md").write_text(f"# A page\n\n{text}\n")
     with (mini_book / "_toc.yml").open("a") as toc:
         toc.writelines(f"  - file: book/{name}\n" for name in names.values())
-    pages = [f"{mini_book}/book/{kind}.md:3: " for kind in BREAKS if kind != "number"]
-    number = f"{mini_book}/book/foundations.md: WARNING: number in the prose: natural_angle(): the"
+    pages = [f"{mini_book}/book/{kind}.md:3: " for kind in BREAKS if kind not in WHOLE]
+    whole = [f"{mini_book}/book/{names[kind]}.md: WARNING: {text}" for kind, text in WHOLE.items()]
     assert_fails_twice(
-        build_book, mini_book, *pages, number, "stderr was found in the cell outputs"
+        build_book, mini_book, *pages, *whole, "stderr was found in the cell outputs"
     )
 
 

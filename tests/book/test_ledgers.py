@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from natcompanion.chapters import cli, ledger
+from natcompanion.chapters import cli, ledger, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = {name: ledger.load(name) for name in ledger.LEDGERS}
@@ -83,3 +83,30 @@ def test_a_test_that_does_not_exist_is_noticed():
 
 def test_stored_results_are_those_of_the_experiments_as_they_are():
     assert cli.problems() == []
+
+
+@pytest.mark.parametrize("name", [*ledger.LEDGERS, "intro"])
+def test_the_tables_of_a_page_are_those_of_today(name):
+    page = ROOT / "book" / f"{name}.md"
+    text = page.read_text()
+    assert pages.TABLE.search(text)
+    assert list(pages.differences(text)) == [], f"run: python tools/notebooks.py book/{name}.md"
+    assert pages.fill(text) == text
+
+
+def test_a_table_that_is_not_of_today_is_noticed():
+    text = (ROOT / "book" / "claims.md").read_text()
+    assert "**partly**" in text
+    worse = text.replace("**partly**", "**reproduced**", 1)
+    assert [line for line in pages.differences(worse) if "**partly**" in line]
+    assert list(pages.differences("<!-- errata prong -->\n<!-- end -->"))
+
+
+@pytest.mark.parametrize("name", ledger.LEDGERS)
+def test_a_page_has_a_row_for_each_entry(name):
+    rows = [
+        line for line in (ROOT / "book" / f"{name}.md").read_text().splitlines() if line[:2] == "| "
+    ]
+    assert len(rows) == len(ENTRIES[name]) + len(ledger.PAPERS), "the entries, and a head for each"
+    bars = [line.replace(r"\|", "").count("|") for line in rows]
+    assert set(bars) == {5}

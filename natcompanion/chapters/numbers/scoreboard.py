@@ -34,18 +34,15 @@ def summary_table() -> Table:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it.
+    """Return a computing time in whole hours.
 
     Examples
     --------
-    >>> duration(0.2), duration(90), duration(7200)
-    ('below 1 s', '1.5 min', '2.0 h')
+    >>> duration(90), duration(7900)
+    ('below 1 h', '2 h')
     """
-    whole = round(seconds)
-    for unit, size in (("h", 3600), ("min", 60)):
-        if whole >= size:
-            return f"{whole / size:.1f} {unit}"
-    return f"{whole} s" if whole else "below 1 s"
+    hours = round(seconds / 3600)
+    return f"{hours} h" if hours else "below 1 h"
 
 
 STATES = {
@@ -79,19 +76,19 @@ def trust(paper: str, folder: Path | None = None) -> str:
     return note if reasons else ""
 
 
-def cost(folder: Path | None = None) -> list[tuple[str, str, str, str, str]]:
-    """Return paper, number of stored experiments, of runs, their computing time, and how many are
-    not current; all together in the last row.
+def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
+    """Return paper, number of stored experiments, of runs and their computing time; all together
+    in the last row.
     """
     found = [
         (name.partition("_")[0], experiments.load(name, preset, folder=folder, allow_stale=True))
         for name, preset in experiments.stored(folder)
     ]
 
-    def row(title: str, results: list[Results]) -> tuple[str, str, str, str, str]:
+    def row(title: str, results: list[Results]) -> tuple[str, str, str, str]:
         seconds = sum(record.seconds for records in results for record in records)
         runs = sum(map(len, results))
-        return title, str(len(results)), str(runs), duration(seconds), tally(results)
+        return title, str(len(results)), str(runs), duration(seconds)
 
     groups = {key: [results for paper, results in found if paper == key] for key in PAPERS}
     rows = [row(PAPERS[key].title, results) for key, results in groups.items() if results]

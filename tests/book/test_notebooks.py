@@ -130,6 +130,19 @@ def test_code_cells_are_short(path):
     assert statistics.median(shown) <= MEDIAN
 
 
+def unfolded_imports(notebook: nbformat.NotebookNode) -> list[str]:
+    """Return the cells that begin with imports and stand open."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    begins = [cell for cell in cells if re.match(r"(import|from) ", cell.source)]
+    return [cell.id for cell in begins if not HIDDEN & set(cell.metadata.get("tags", []))]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
+def test_imports_are_folded(path):
+    assert unfolded_imports(read(path)) == []
+    assert unfolded_imports(spoil(source="import torch", metadata={})) == [read(MINI).cells[-1].id]
+
+
 @every_notebook
 def test_shown_code_fits_the_page(path):
     code = [cell for cell in read(path).cells if cell.cell_type == "code"]

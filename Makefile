@@ -65,7 +65,7 @@ notebooks: $(INSTALLED) ## Execute every chapter and store its outputs in canoni
 	$(PY) tools/notebooks.py
 
 lab: $(INSTALLED) ## Open the chapters in JupyterLab
-	$(PY) -m jupyter lab book
+	$(PY) -m jupyter lab book --LabApp.app_settings_dir=$(CURDIR)/binder
 
 clean: ## Remove everything that these commands made
 	rm -rf _build $(VENV) node_modules book/_static/vendor *.egg-info .pytest_cache .mypy_cache

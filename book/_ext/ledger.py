@@ -50,8 +50,7 @@ def dress(app: Sphinx, doctree: nodes.document) -> None:
                 strong.replace_self(badge(strong.astext()))
         for row in table.findall(nodes.row) if name == "equations" else ():
             for literal in list(row[-1].findall(nodes.literal)):
-                if "::" not in literal.astext():
-                    literal.replace_self(function(literal, app.env.docname))
+                literal.replace_self(function(literal, app.env.docname))
 
 
 def badge(text: str) -> nodes.inline:

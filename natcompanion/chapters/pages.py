@@ -11,6 +11,7 @@ On a page a table stands between two comments, which no renderer shows:
 every table that is not what they give today.
 """
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +22,7 @@ TABLE = re.compile(
     r"<!-- (?P<name>claims|equations|errata|cost)(?: (?P<paper>\w+))? -->\n.*?<!-- end -->",
     re.DOTALL,
 )
+BREAK = r"\1<wbr>"
 MATH = re.compile(r"(\$[^$]+\$)")
 
 
@@ -39,6 +41,17 @@ def cell(*parts: object) -> str:
         else piece.replace("|", r"\|")
         for piece in MATH.split(text)
     )
+
+
+def breakable(node: str) -> str:
+    """Return the name of a test or a record as code that a narrow column may break.
+
+    Examples
+    --------
+    >>> print(breakable("tests/test_x.py::test_y"))
+    <code>tests/<wbr>test_<wbr>x.py::<wbr>test_<wbr>y</code>
+    """
+    return f"<code>{re.sub('(/|_+|::)', BREAK, html.escape(node))}</code>"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -65,7 +78,7 @@ def claims(paper: str) -> str:
         found = ledger.measured(claim)
         measured = f"Measured: {found}" if found else "Exact test" if claim.test else None
         outcome = cell(f"**{ledger.verdict(claim)}**", measured)
-        proof = cell(evidence and f"`{evidence}`", claim.note)
+        proof = cell(evidence and breakable(evidence), claim.note)
         rows.append([cell(claim.where), cell(claim.claim, value), outcome, proof])
     return table(["Where", "Claim", "Verdict", "Evidence and remarks"], rows)
 
@@ -76,7 +89,7 @@ def equations(paper: str) -> str:
     for entry in ledger.load("equations", paper):
         correction = entry.correction and f"Correction: {entry.correction}"
         function = entry.function and f"`{entry.function.removeprefix('natcompanion.')}`"
-        test = entry.test and f"`{entry.test}`"
+        test = entry.test and breakable(entry.test)
         says, proof = cell(entry.says, correction), cell(function, test)
         rows.append([cell(entry.number), says, f"**{entry.status}**", proof])
     return table(["Eq.", "What it says", "Status", "Function and test"], rows)
@@ -86,7 +99,7 @@ def errata(paper: str) -> str:
     """Return the misprints and gaps of a paper with their evidence."""
     rows = []
     for entry in ledger.load("errata", paper):
-        proof = cell(f"**{entry.severity}**", f"`{entry.evidence}`")
+        proof = cell(f"**{entry.severity}**", breakable(entry.evidence))
         right = cell(entry.right, entry.note)
         rows.append([cell(entry.where), cell(entry.printed), right, proof])
     return table(["Where", "As printed", "Right", "Kind and evidence"], rows)

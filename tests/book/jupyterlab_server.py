@@ -2,6 +2,7 @@
 here.
 """
 
+import json
 import os
 import re
 import socket
@@ -13,9 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SETTINGS = """{"@jupyterlab/apputils-extension:notification":
-{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true},
-"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}"""
+BINDER = Path(__file__).resolve().parents[2] / "binder" / "overrides.json"
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+}
 """No news from outside; every cell is in the page, not only those on the screen."""
 
 
@@ -31,7 +38,9 @@ def running(root: Path) -> Iterator[str]:
     """Run a JupyterLab that shows the folder ``root / "work"``, and yield its address."""
     for name in ("work", "config", "data", "runtime", "settings"):
         (root / name).mkdir(exist_ok=True)
-    (root / "settings" / "overrides.json").write_text(SETTINGS)
+    (root / "settings" / "overrides.json").write_text(
+        json.dumps(SETTINGS | json.loads(BINDER.read_text()))
+    )
     folders = {name: str(root / name) for name in ("config", "data", "runtime")}
     environment = os.environ | {
         f"JUPYTER_{name.upper()}_DIR": folder for name, folder in folders.items()

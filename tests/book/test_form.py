@@ -57,6 +57,17 @@ def anchors(path: Path) -> set[str]:
     return {slug(heading) for heading in re.findall(r"^#{1,3} (.+)$", text, re.MULTILINE)}
 
 
+@cache
+def places(path: Path) -> set[str]:
+    """Return the anchors that JupyterLab finds on a page: headings as they are written, and
+    marks.
+    """
+    text = FENCED.sub("", prose(path))
+    headings = re.findall(r"^#{1,3} (.+)$", text, re.MULTILINE)
+    marks = re.findall(r'^<div data-jupyter-id="([^"]+)"></div>$', text, re.MULTILINE)
+    return {heading.replace(" ", "-") for heading in headings} | set(marks)
+
+
 def dead(path: Path, text: str) -> list[str]:
     """Return the links of a text that lead to no file, or to no heading of it."""
     found = []
@@ -65,8 +76,8 @@ def dead(path: Path, text: str) -> list[str]:
             continue
         name, _, anchor = unquote(link).partition("#")
         target = (path.parent / name).resolve() if name else path
-        if not target.is_file() or anchor and anchor not in anchors(target):
-            found.append(link)
+        known = target.is_file() and (not anchor or anchor in anchors(target) & places(target))
+        found += [] if known else [link]
     return found
 
 
@@ -120,3 +131,5 @@ def test_plain_markdown_is_left_alone():
 def test_a_dead_link_and_a_missing_citation_are_noticed():
     text = "[a](nowhere.ipynb) [b](bibliography.md#nobody-1900) [c](bibliography.md#amari-1998)"
     assert dead(BOOK / "x.md", text) == ["nowhere.ipynb", "bibliography.md#nobody-1900"]
+    assert "amari-1998" in anchors(BOOK / "bibliography.md") & places(BOOK / "bibliography.md")
+    assert "prong" not in places(BOOK / "prong.ipynb"), "a heading that JupyterLab calls PRONG"

@@ -1,0 +1,262 @@
+"""What a reader of a chapter meets in a real JupyterLab, before anything runs and after.
+
+``python tests/book/jupyterlab_reader.py [CHAPTER ...]`` prints it for the chapters as two tables,
+with the pages in ``_build/html`` to compare with.
+"""
+
+import itertools
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+from jupyterlab_server import local, running
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from test_form import RAW
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+CHAPTERS = [path.stem for path in sorted(BOOK.glob("*.ipynb"))]
+SECOND = 1000
+WORKSPACES = map("room-{}".format, itertools.count())  # each opens nothing but its chapter
+NUMBER = re.compile(r"[-−+]?\d+(?:[.,]\d+)*(?:e[-−+]?\d+)?")
+
+TEXTS = "cells => cells.map(cell => cell.innerText)"
+PICTURES = """images => images.filter(i => i.complete && i.naturalWidth > 100
+  && i.offsetParent !== null).length"""
+FOLDED = "cells => cells.filter(cell => cell.querySelector('.jp-{}Placeholder')).length"
+PROSE = """(boxes, without) => boxes.map(box => {
+  const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+  let text = '';
+  while (walker.nextNode())
+    if (!walker.currentNode.parentElement.closest(without)) text += walker.currentNode.data;
+  return text;
+}).join('\\n')"""
+"""The text of elements, folded parts included, without that of equations and cells of code."""
+
+
+@cache
+def stored(chapter: str) -> nbformat.NotebookNode:
+    """Return a chapter as it is stored."""
+    return nbformat.read(BOOK / f"{chapter}.ipynb", as_version=4)
+
+
+def code(chapter: str) -> list[nbformat.NotebookNode]:
+    """Return the code cells of a chapter."""
+    return [cell for cell in stored(chapter).cells if cell.cell_type == "code"]
+
+
+def hidden(cell: nbformat.NotebookNode, what: str) -> bool:
+    """Return whether the stored cell hides its "source" or its "outputs"."""
+    return bool(cell.metadata.get("jupyter", {}).get(f"{what}_hidden"))
+
+
+def figures(chapter: str) -> int:
+    """Return how many figures a chapter shows, solutions aside."""
+    return sum(
+        "image/png" in output.get("data", {})
+        for cell in code(chapter)
+        if not hidden(cell, "outputs")
+        for output in cell.outputs
+    )
+
+
+@contextmanager
+def laboratory(root: Path) -> Iterator[str]:
+    """Run a JupyterLab that shows the book as Binder does, and yield its address."""
+    unread = shutil.ignore_patterns("results", "vendor", "__pycache__", ".ipynb_checkpoints")
+    shutil.copytree(BOOK, root / "work" / "book", ignore=unread)
+    with running(root) as address:
+        yield address
+
+
+def opened(address: str, browser: Browser, chapter: str) -> Page:
+    """Open a chapter, and record what would leave the machine."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1400})
+    page.set_default_timeout(60 * SECOND)
+    page.outside = []
+    page.on("request", lambda r: None if local(r.url) else page.outside.append(r.url))
+    page.goto(f"{address}/lab/workspaces/{next(WORKSPACES)}/tree/book/{chapter}.ipynb")
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+    expect(page.locator(".jp-CodeCell")).to_have_count(len(code(chapter)), timeout=60 * SECOND)
+    texts = [cell for cell in stored(chapter).cells if cell.cell_type == "markdown"]
+    rendered = page.locator(".jp-MarkdownCell .jp-RenderedMarkdown:visible")
+    expect(rendered).to_have_count(len(texts), timeout=60 * SECOND)
+    return page
+
+
+class Before(NamedTuple):
+    """A chapter as it is opened."""
+
+    raw: list[str]
+    numbers: list[str]
+    pictures: int
+    inputs: int
+    outputs: int
+
+
+def before(page: Page) -> Before:
+    """Return what an opened chapter shows before anything runs."""
+    texts, cells = page.locator(".jp-MarkdownCell"), page.locator(".jp-CodeCell")
+    shown = texts.evaluate_all(TEXTS)
+    raw = [found[0] for text in shown for found in RAW.finditer(text)]
+    raw += [text for text in shown if "data-number" in text or "<span" in text]
+    prose = page.locator(".jp-RenderedMarkdown").evaluate_all(PROSE, "mjx-container, .jp-CodeCell")
+    images = page.locator(".jp-CodeCell .jp-RenderedImage img")
+    folded = [cells.evaluate_all(FOLDED.format(name)) for name in ("Input", "Output")]
+    return Before(raw, NUMBER.findall(prose), images.evaluate_all(PICTURES), *folded)
+
+
+def numbers_of_the_page(browser: Browser, site: Path, chapter: str) -> list[str]:
+    """Return the numbers in the prose of the built page."""
+    page = browser.new_page()
+    page.goto((site / "book" / f"{chapter}.html").as_uri())
+    without = ".math, .cell, .headerlink, .records-note, script, style"
+    prose = page.locator("article.bd-article").evaluate_all(PROSE, without)
+    page.close()
+    return NUMBER.findall(prose)
+
+
+class Move(NamedTuple):
+    """A control that was moved: by which way the picture came, and after how many seconds."""
+
+    control: str
+    way: str
+    seconds: float
+
+
+class After(NamedTuple):
+    """A chapter after Run All Cells and a move of every control."""
+
+    trouble: list[str]
+    moves: list[Move]
+    memory: int
+
+
+def run_all(page: Page, chapter: str) -> list[str]:
+    """Run all cells and return the errors and what went to stderr."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    live = [cell for cell in code(chapter) if ".live(" in cell.source]
+    expect(page.locator(".nc-live")).to_have_count(len(live), timeout=240 * SECOND)
+    last = page.locator(".jp-CodeCell .jp-InputArea-prompt:visible").last
+    expect(last).to_have_text(re.compile(r"\[\d+\]:"), timeout=240 * SECOND)
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+    return trouble(page)
+
+
+def trouble(page: Page) -> list[str]:
+    """Return the errors and what went to stderr."""
+    kinds = ", ".join(f".jp-OutputArea-output[data-mime-type*={k}]" for k in ("stderr", "error"))
+    return page.locator(f"{kinds}, .nc-live [role=alert]").all_inner_texts()
+
+
+def after(page: Page, address: str, chapter: str) -> After:
+    """Run a chapter, move every control of its live figures, and return what happened."""
+    found = run_all(page, chapter)
+    moves = []
+    for box in page.locator(".nc-live").all():
+        for name in box.locator(".widget-toggle-buttons").all():
+            label = name.locator(".widget-label").inner_text()
+            others = name.locator(".widget-toggle-button:not(.mod-active)")
+            relu = others.filter(has_text="relu")  # some controls are of relu alone
+            moves.append(timed(box, label, (relu if relu.count() else others).first))
+        for row in box.locator(".widget-slider").all():
+            label = row.locator(".widget-label").inner_text()
+            moves += [timed(box, label, row.locator(".noUi-base"), at) for at in far_first(row)]
+    return After(found + trouble(page), moves, memory(address, chapter))
+
+
+def far_first(row: Locator) -> tuple[float, float]:
+    """Return two places on a slider, first the one that is farther from its handle."""
+    track, handle = (row.locator(f".noUi-{part}").bounding_box() for part in ("base", "handle"))
+    right = handle["x"] + handle["width"] / 2 > track["x"] + track["width"] / 2
+    return (0.2, 0.8) if right else (0.8, 0.2)
+
+
+def timed(box: Locator, label: str, control: Locator, at: float | None = None) -> Move:
+    """Click a button, or a slider at a place; press Run if the figure asks for it; wait for another
+    picture.
+    """
+    image, status = box.locator(".nc-frame img"), box.get_by_role("status")
+    shown, way = image.get_attribute("src"), "at once"
+    control.scroll_into_view_if_needed()
+    area = control.bounding_box()
+    place = None if at is None else {"x": at * area["width"], "y": area["height"] / 2}
+    began = time.perf_counter()
+    control.click(position=place, force=True)
+    while time.perf_counter() - began < 60:
+        said = status.inner_text()
+        if said == "Done." and image.get_attribute("src") != shown:
+            return Move(label, way, time.perf_counter() - began)
+        if "Run draws" in said and way == "at once":
+            began, way = time.perf_counter(), "Run"
+            box.get_by_role("button", name="Run", exact=True).click()
+        box.page.wait_for_timeout(10)
+    raise AssertionError(f"{label} did not change the picture: {said}")
+
+
+def memory(address: str, chapter: str) -> int:
+    """Return the peak of the memory of a chapter's kernel and of its workers, in bytes."""
+    with urllib.request.urlopen(address + "/api/sessions") as answer:
+        sessions = json.load(answer)
+    (kernel,) = [s["kernel"]["id"] for s in sessions if s["path"] == f"book/{chapter}.ipynb"]
+    processes = dict(filter(None, map(process, Path("/proc").glob("[0-9]*"))))
+    family = {pid for pid, (_, words, _) in processes.items() if kernel in words}
+    while more := {p for p, (parent, _, _) in processes.items() if parent in family} - family:
+        family |= more
+    return sum(processes[pid][2] for pid in family)
+
+
+def process(folder: Path) -> tuple[int, tuple[int, str, int]] | None:
+    """Return a process with its parent, its command and its peak of memory, unless it has gone."""
+    try:
+        status, words = (folder / "status").read_text(), (folder / "cmdline").read_text()
+    except OSError:
+        return None
+    field = dict(line.split(":", 1) for line in status.splitlines())
+    peak = 1024 * int(field.get("VmHWM", "0 kB").split()[0])
+    return int(folder.name), (int(field["PPid"]), words, peak)
+
+
+def main(chapters: list[str]) -> None:
+    """Print both tables."""
+    site = BOOK.parent / "_build" / "html"
+    with (
+        tempfile.TemporaryDirectory() as root,
+        laboratory(Path(root)) as address,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        for chapter in chapters:
+            page = opened(address, browser, chapter)
+            first, written = before(page), numbers_of_the_page(browser, site, chapter)
+            same = sum(map(str.__eq__, first.numbers, written))
+            print(
+                f"{chapter}: raw {len(first.raw)}; numbers {same} of {len(written)} equal; "
+                f"pictures {first.pictures} of {figures(chapter)}; folded {first.inputs} inputs, "
+                f"{first.outputs} outputs of {len(code(chapter))} cells"
+            )
+            found = after(page, address, chapter)
+            print(
+                f"  after Run All: {len(found.trouble)} errors or lines on stderr; "
+                f"memory {found.memory / 1e6:.0f} MB"
+            )
+            for move in found.moves:
+                print(f"  {move.control}: {move.way}, {move.seconds:.2f} s", flush=True)
+            page.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or CHAPTERS)

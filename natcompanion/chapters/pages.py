@@ -77,7 +77,9 @@ def claims(paper: str) -> str:
         value = None if claim.paper_value is None else f"Paper: {claim.paper_value}"
         found = ledger.measured(claim)
         measured = f"Measured: {found}" if found else "Exact test" if claim.test else None
-        outcome = cell(f"**{ledger.verdict(claim)}**", measured)
+        verdict = ledger.verdict(claim)
+        limit = f"These {found.resolution}." if found and verdict == "undecided" else None
+        outcome = cell(f"**{verdict}**", measured, limit)
         proof = cell(evidence and breakable(evidence), claim.note)
         rows.append([cell(claim.where), cell(claim.claim, value), outcome, proof])
     return table(["Where", "Claim", "Verdict", "Evidence and remarks"], rows)

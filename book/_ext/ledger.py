@@ -42,7 +42,7 @@ def dress(app: Sphinx, doctree: nodes.document) -> None:
         title = f"{CAPTIONS[name]}: {table.parent.next_node(nodes.title).astext()}"
         table.insert(0, nodes.title("", title))
         doctree.note_implicit_target(table)
-        table["classes"] += ["ledger-table", f"ledger-{name}", "colwidths-given"]
+        table["classes"] = ["ledger-table", f"ledger-{name}", "colwidths-given"]
         for column, width in zip(table.findall(nodes.colspec), WIDTHS[name], strict=True):
             column["colwidth"] = width
         for strong in list(table.findall(nodes.strong)):

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -161,18 +162,23 @@ def trouble(page: Page) -> list[str]:
 
 def after(page: Page, address: str, chapter: str) -> After:
     """Run a chapter, move every control of its live figures, and return what happened."""
-    found = run_all(page, chapter)
-    moves = []
-    for box in page.locator(".nc-live").all():
-        for name in box.locator(".widget-toggle-buttons").all():
-            label = name.locator(".widget-label").inner_text()
-            others = name.locator(".widget-toggle-button:not(.mod-active)")
-            relu = others.filter(has_text="relu")  # some controls are of relu alone
-            moves.append(timed(box, label, (relu if relu.count() else others).first))
-        for row in box.locator(".widget-slider").all():
-            label = row.locator(".widget-label").inner_text()
-            moves += [timed(box, label, row.locator(".noUi-base"), at) for at in far_first(row)]
-    return After(found + trouble(page), moves, memory(address, chapter))
+    with watched(address, chapter) as seen:
+        found = run_all(page, chapter)
+        moves = [move for box in page.locator(".nc-live").all() for move in moved(box)]
+    return After(found + trouble(page), moves, max(seen))
+
+
+def moved(box: Locator) -> Iterator[Move]:
+    """Move every control of a live figure."""
+    for name in box.locator(".widget-toggle-buttons").all():
+        label = name.locator(".widget-label").inner_text()
+        others = name.locator(".widget-toggle-button:not(.mod-active)")
+        relu = others.filter(has_text="relu")  # some controls are of relu alone
+        yield timed(box, label, (relu if relu.count() else others).first)
+    for row in box.locator(".widget-slider").all():
+        label = row.locator(".widget-label").inner_text()
+        for place in far_first(row):
+            yield timed(box, label, row.locator(".noUi-base"), place)
 
 
 def far_first(row: Locator) -> tuple[float, float]:
@@ -204,27 +210,54 @@ def timed(box: Locator, label: str, control: Locator, at: float | None = None) -
     raise AssertionError(f"{label} did not change the picture: {said}")
 
 
-def memory(address: str, chapter: str) -> int:
-    """Return the peak of the memory of a chapter's kernel and of its workers, in bytes."""
+@contextmanager
+def watched(address: str, chapter: str) -> Iterator[list[int]]:
+    """Inside, collect twice a second the memory of a chapter's kernel and its workers, in bytes;
+    what they share counts once.
+    """
     with urllib.request.urlopen(address + "/api/sessions") as answer:
         sessions = json.load(answer)
     (kernel,) = [s["kernel"]["id"] for s in sessions if s["path"] == f"book/{chapter}.ipynb"]
+    seen, done = [memory(kernel)], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.5):
+            seen.append(memory(kernel))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        watcher.join()
+
+
+def memory(kernel: str) -> int:
+    """Return the memory that a kernel and its workers take now."""
     processes = dict(filter(None, map(process, Path("/proc").glob("[0-9]*"))))
-    family = {pid for pid, (_, words, _) in processes.items() if kernel in words}
-    while more := {p for p, (parent, _, _) in processes.items() if parent in family} - family:
+    family = {pid for pid, (_, words) in processes.items() if kernel in words}
+    while more := {pid for pid, (parent, _) in processes.items() if parent in family} - family:
         family |= more
-    return sum(processes[pid][2] for pid in family)
+    return sum(map(share, family))
 
 
-def process(folder: Path) -> tuple[int, tuple[int, str, int]] | None:
-    """Return a process with its parent, its command and its peak of memory, unless it has gone."""
+def process(folder: Path) -> tuple[int, tuple[int, str]] | None:
+    """Return a process with its parent and its command, unless it has gone."""
     try:
         status, words = (folder / "status").read_text(), (folder / "cmdline").read_text()
     except OSError:
         return None
-    field = dict(line.split(":", 1) for line in status.splitlines())
-    peak = 1024 * int(field.get("VmHWM", "0 kB").split()[0])
-    return int(folder.name), (int(field["PPid"]), words, peak)
+    return int(folder.name), (int(re.search(r"PPid:\s*(\d+)", status)[1]), words)
+
+
+def share(pid: int) -> int:
+    """Return the memory of a process, its share of what it has in common with others."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return 1024 * int(re.search(r"^Pss:\s*(\d+)", text, re.MULTILINE)[1])
 
 
 def main(chapters: list[str]) -> None:

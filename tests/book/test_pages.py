@@ -11,6 +11,8 @@ import pytest
 import yaml
 from visit import Visit, pages, visit, weigh
 
+from natcompanion.chapters import ledger
+
 ROOT = Path(__file__).resolve().parents[2]
 MEGABYTE = 1_000_000
 PATH = re.compile(r"^\S+\.(png|svg|jpe?g|webp|gif)$|/_images/|\\|^data:")
@@ -181,6 +183,22 @@ def test_every_link_inside_the_book_leads_somewhere(site):
             ):
                 dead.append(f"{page.relative_to(site)} -> {link}")
     assert dead == []
+
+
+@pytest.mark.parametrize("name", ledger.LEDGERS)
+def test_tables_of_a_ledger_have_captions_widths_badges_and_links(site, name):
+    text, entries = (site / "book" / f"{name}.html").read_text(), ledger.load(name)
+    tables = re.findall(
+        rf'<table class="ledger-table ledger-{name}[^>]*>(.*?)</table>', text, re.DOTALL
+    )
+    assert len(tables) == len(ledger.PAPERS)
+    assert all("<caption>" in table and "<col style=" in table for table in tables)
+    rows = [row for table in tables for row in table.split("<tr ")[2:]]
+    assert len(rows) == len(entries)
+    assert all(row.count('"ledger-badge ledger-') == 1 for row in rows)
+    if name == "equations":
+        linked = [row for row in rows if 'href="api/' in row]
+        assert len(linked) > 0.9 * sum(entry.function is not None for entry in entries)
 
 
 def test_every_page_of_the_book_is_in_its_contents():

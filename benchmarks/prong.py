@@ -70,7 +70,7 @@ def prong(
     """Return PRONG, which renews when told to."""
     model = layers.whiten_model(autoencoder()) if whitened else autoencoder()
     optimizer = kind(model, LR, eps=EPS, period=10**9, sample=sample, **options)
-    return with_optimizer(model, optimizer, optimizer.reparametrize)
+    return with_optimizer(model, optimizer, optimizer.refresh)
 
 
 def kfac(sample: torch.Tensor) -> Pair:

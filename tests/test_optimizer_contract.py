@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.optim.swa_utils import SWALR, AveragedModel
 
 from natcompanion.damping import LevenbergMarquardt
+from natcompanion.layers import whiten_model, with_batch_norm
 from natcompanion.likelihoods import Categorical
 from natcompanion.optim import (
     KFAC,
@@ -36,6 +37,8 @@ from natcompanion.optim import (
     KrylovSubspaceDescent,
     NaturalGradient,
     Newton,
+    PRONG,
+    PRONGPlus,
 )
 
 FEATURES, CLASSES = 5, 3
@@ -105,6 +108,33 @@ def refreshed(optimizer: Any) -> None:
     optimizer.refresh(data(40, 9)[0])
 
 
+def whitened() -> nn.Module:
+    """Return the network in whitened coordinates."""
+    return whiten_model(mlp())
+
+
+def normalized() -> nn.Module:
+    """Return the network with batch normalization."""
+    return with_batch_norm(mlp())
+
+
+def wide() -> nn.Module:
+    """Return a network whose layers have more outputs than four rows of a batch: PRONG uses what it
+    captured.
+    """
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 80), nn.Tanh(), nn.Linear(80, CLASSES)).double()
+
+
+class Sample:
+    """A function that gives inputs for statistics, in the precision of the model."""
+
+    dtype = torch.float64
+
+    def __call__(self) -> torch.Tensor:
+        return data(40, 9, self.dtype)[0]
+
+
 MOMENTUM = {"momentum": 0.6, "nesterov": True, "weight_decay": 0.02}
 TABLE = {
     "KFAC": Row(likelihood_first(KFAC), "gradient", {"lr": 0.05, "damping": 0.1}, start=refreshed),
@@ -113,6 +143,29 @@ TABLE = {
         "gradient",
         {"lr": 0.05, "damping": 0.1, "factored": True, "decay": 0.5, **MOMENTUM},
         start=refreshed,
+    ),
+    "PRONG": Row(PRONG, "gradient", {"lr": 0.05, "eps": 0.1, "period": 2, "decay": 0.7}),
+    "PRONG with a sample": Row(
+        PRONG, "gradient", {"lr": 0.05, "eps": 0.1, "period": 3, **MOMENTUM}, {"sample": Sample()}
+    ),
+    "PRONG on whitened layers": Row(
+        PRONG, "gradient", {"lr": 0.05, "eps": 0.1, "period": 2}, {"sample": Sample()}, whitened
+    ),
+    "PRONG on whitened layers by batches": Row(
+        PRONG, "gradient", {"lr": 0.05, "eps": 0.1, "period": 2, **MOMENTUM}, model=whitened
+    ),
+    "PRONG with captured passes": Row(
+        PRONG, "gradient", {"lr": 0.02, "eps": 0.1, "period": 2}, {"sample": Sample()}, wide
+    ),
+    "PRONG with footnote 4": Row(
+        PRONG, "gradient", {"lr": 0.01, "eps": 0.1, "period": 2, "backward_eps": 0.3}
+    ),
+    "PRONG+": Row(PRONGPlus, "gradient", {"lr": 0.05, "period": 2}, model=normalized),
+    "PRONG+ diagonal": Row(
+        PRONGPlus,
+        "gradient",
+        {"lr": 0.02, "period": 2, "floor": 0.3},
+        {"normalization": "diagonal", "sample": Sample()},
     ),
     "NaturalGradient": Row(likelihood_first(NaturalGradient), "batch", {"lr": 0.1}),
     "NaturalGradient adaptive": Row(

@@ -69,6 +69,8 @@ def by_hand(model, loss, sample, names):
     moves = {p: p.grad for p in model.parameters() if p.grad is not None}
     for name in names:
         layer, h = model.get_submodule(name), torch.cat(seen[name])
+        if layer.weight.grad is None:
+            continue
         G = (
             layer.weight.grad.flatten(2)
             if layer.weight.ndim == 4
@@ -170,7 +172,8 @@ def test_frozen_parameters(frozen):
 def test_tied_layers_get_plain_steps():
     model = mlp(6, 6, 6, 3)
     model[2].weight = model[0].weight
-    check(model, names=["4"])
+    with pytest.warns(UserWarning, match="plain gradient steps"):
+        check(model, names=["4"])
 
 
 def test_embeddings_norms_and_recurrent_layers_get_plain_steps():
@@ -184,7 +187,8 @@ def test_embeddings_norms_and_recurrent_layers_get_plain_steps():
             return self.out(self.read(self.norm(self.words(words)))[0][:, -1])
 
     words = torch.randint(9, (30, 7), generator=torch.Generator().manual_seed(0))
-    check(made(Reader), lambda model: loss_of(model, words), words, ["out"])
+    with pytest.warns(UserWarning, match="plain gradient steps"):
+        check(made(Reader), lambda model: loss_of(model, words), words, ["out"])
 
 
 def test_hooks_of_the_user_that_change_inputs_and_outputs():
@@ -255,7 +259,6 @@ def test_layers_that_are_unfrozen_later():
     optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE, period=1)
     step(model, optimizer)
     model[0].requires_grad_(True)
-    optimizer.add_param_group({"params": list(model[0].parameters())})
     check(model, optimizer=optimizer, names=["0", "2"])
 
 
@@ -266,6 +269,8 @@ def test_two_optimizers_on_parts_of_a_model():
         for k in (0, 2)
     ]
     expected = by_hand(model, loss_of, SAMPLE, ["0", "2"])
+    for optimizer in optimizers:
+        optimizer.refresh()  # else the second measures what the first has moved
     loss_of(model).backward()
     for optimizer in optimizers:
         optimizer.step()
@@ -397,9 +402,9 @@ def test_function_transforms_see_the_plain_model_and_leave_no_trace(sample):
     assert torch.equal(vector(model), vector(twin))
 
 
-def test_a_second_derivative_is_refused():
+def test_a_second_derivative_is_refused_where_the_backward_pass_is_changed():
     model = mlp(6, 5, 3)
-    step(model, optimizer := PRONG(model, LR, eps=EPS, sample=SAMPLE))
+    step(model, optimizer := PRONG(model, LR, eps=EPS, sample=SAMPLE, in_backward=True))
     x = X[:2].clone().requires_grad_()
     (g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
@@ -429,27 +434,23 @@ def test_mixed_precision_is_close_to_full_precision():
 
 
 @pytest.mark.parametrize("options", [{}, {"backward_eps": 0.1}], ids=["plain", "footnote 4"])
-@pytest.mark.parametrize("where", ["backward pass", "step"])
-def test_products_of_the_optimizer_keep_their_precision_in_an_autocast_block(options, where):
-    """Gradients that come by the backward pass, and those from elsewhere that the step
-    preconditions.
-    """
-    ends = []
-    for inside in (False, True):
-        model = mlp(6, 3).float()
-        optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE.float(), **options)
-        for _ in range(2):
-            optimizer.zero_grad()
-            used = model if where == "backward pass" else copy.deepcopy(model)
-            loss = loss_of(used, X.float())
-            with torch.autocast("cpu", torch.bfloat16, enabled=inside and used is model):
-                loss.backward()
-            for p, q in zip(model.parameters(), used.parameters(), strict=True):
-                p.grad = q.grad
-            with torch.autocast("cpu", torch.bfloat16, enabled=inside):
-                optimizer.step()
-        ends.append(vector(model))
-    assert torch.equal(*ends)
+def test_products_of_the_optimizer_keep_their_precision_in_an_autocast_block(options):
+    """Of gradients of the backward pass, and of those from elsewhere."""
+    for elsewhere in (False, True):
+        ends = []
+        for inside in (False, True):
+            model = mlp(6, 3).float()
+            optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE.float(), **options)
+            for _ in range(2):
+                optimizer.zero_grad()
+                used = copy.deepcopy(model) if elsewhere else model
+                loss_of(used, X.float()).backward()
+                for p, q in zip(model.parameters(), used.parameters(), strict=True):
+                    p.grad = q.grad
+                with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+                    optimizer.step()
+            ends.append(vector(model))
+        assert torch.equal(*ends)
 
 
 def test_a_model_that_was_compiled_and_run_before_is_refused_without_a_sample():
@@ -478,14 +479,13 @@ def test_an_empty_batch_changes_nothing(options):
     assert torch.isfinite(vector(model)).all() and not torch.equal(vector(model), before)
 
 
-def test_statistics_of_an_empty_batch_are_refused():
-    for sample in (lambda: X[:0], None):
-        model = mlp(6, 5, 3)
-        optimizer = PRONG(model, LR, eps=EPS, sample=sample)
-        with pytest.raises(ValueError, match="statistics: expected at least one example"):
-            model(X[:0] if sample is None else X)
-        optimizer.sample = SAMPLE
-        check(model, optimizer=optimizer)
+def test_statistics_of_an_empty_sample_are_refused():
+    model = mlp(6, 5, 3)
+    optimizer = PRONG(model, LR, eps=EPS, sample=lambda: X[:0])
+    with pytest.raises(ValueError, match="statistics: expected at least one example"):
+        step(model, optimizer)
+    optimizer.sample = SAMPLE
+    check(model, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("sample", [SAMPLE, None], ids=["sample", "training batches"])

@@ -103,7 +103,10 @@ def test_directions_below_eps_are_bounded_by_the_floor():
     model = linear()
     optimizer = PRONGPlus(model, 0.1, eps=1e-2, sample=x, normalization="diagonal", floor=0.1)
     train(model, optimizer, x, t, 3)
-    apply = optimizer.layers["0"].metric.prepared(x[:10] - x.mean(0))
+    layer = optimizer.layers["0"]
+    layer.inputs = [x[:10]]
+    U = optimizer.state[model[0].weight]["whitening"]
+    apply = optimizer._applied(U, optimizer._scale(layer, U, x.mean(0)))
     largest = torch.linalg.eigvalsh(apply(torch.eye(5, dtype=torch.float64)))[-1]
     assert float(largest) == pytest.approx(1 / (1e-2 * 0.1), rel=0.05)
 

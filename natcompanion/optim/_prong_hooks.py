@@ -1,4 +1,6 @@
-"""The hooks by which PRONG reaches the layers of a model, and the backward pass that it puts in."""
+"""The hooks by which PRONG sees the passes of a model, and the backward pass that one option puts
+in.
+"""
 
 import weakref
 from typing import Any
@@ -8,7 +10,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from natcompanion._moments import first
-from natcompanion.optim._prong_layers import PlainLayer
+from natcompanion.optim._prong_layers import Map, PlainLayer, computing
 
 
 class Tap:
@@ -21,17 +23,19 @@ class Tap:
         self.name = name
 
     def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Show the input of the layer to the optimizer."""
+        """Tell the optimizer that a pass begins."""
         optimizer = self.optimizer()
-        if optimizer is not None:
+        if optimizer is not None and not torch.compiler.is_compiling():
             optimizer._before(self.name, module, first(args, kwargs))
 
     def after(
         self, module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor
     ) -> torch.Tensor | None:
-        """Let the optimizer replace the backward pass of the layer."""
+        """Show input and output of the layer to the optimizer."""
         optimizer = self.optimizer()
         if optimizer is None:
+            return None
+        if torch.compiler.is_compiling() and not optimizer._needs_passes(optimizer.param_groups[0]):
             return None
         return optimizer._after(self.name, module, first(args, kwargs), output)
 
@@ -70,7 +74,7 @@ def remove_taps(module: nn.Module) -> None:
 
 
 class Route(torch.autograd.Function):
-    """The identity on the output of a plain layer, with the preconditioned gradients as its
+    """The identity on the output of a plain linear layer, with the preconditioned gradients as its
     backward pass.
     """
 
@@ -82,9 +86,11 @@ class Route(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         layer: PlainLayer,
+        c: torch.Tensor | None,
+        apply: Map,
     ) -> torch.Tensor:
         ctx.save_for_backward(h, weight)
-        ctx.layer = layer
+        ctx.how = layer, c, apply
         ctx.mark_dirty(output)
         return output
 
@@ -92,7 +98,17 @@ class Route(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, delta: torch.Tensor) -> tuple:
         h, weight = ctx.saved_tensors
-        layer, (_, for_input, for_weight, *_) = ctx.layer, ctx.needs_input_grad
-        grad_h = layer.input_gradient(h, weight, delta) if for_input else None
-        W, b = layer.gradients(h, delta) if for_weight else (None, None)
-        return None, grad_h, W, b if ctx.needs_input_grad[3] else None, None
+        layer, c, apply = ctx.how
+        _, for_input, for_weight, for_bias, *_ = ctx.needs_input_grad
+        back = weight if layer.transposed else weight.mT
+        grad_h = (delta @ back.mT.to(delta.dtype)).to(h.dtype) if for_input else None
+        W = b = None
+        if for_weight:
+            layer.routed = True
+            dtype = computing(weight.dtype)
+            rows = (part.reshape(-1, part.shape[-1]).to(dtype) for part in (h, delta))
+            with torch.autocast(delta.device.type, enabled=False):
+                W, b = layer.from_passes(*rows, c, apply)
+            W = W.to(weight.dtype)
+        b = b.to(weight.dtype) if b is not None and for_bias else None
+        return None, grad_h, W, b, None, None, None

@@ -1,62 +1,85 @@
-r"""The layers that PRONG acts on.
+r"""The layers that PRONG acts on, and what the passes since the last step left at them.
 
-A plain layer keeps its parameters, and its weight gradient is multiplied by the inverse covariance
-of its input inside the backward pass (:class:`PlainLayer`). A whitened layer is given new
-coordinates (:class:`WhitenedLayer`).
+On a plain layer the gradient is multiplied by the inverse covariance of its input
+(:class:`PlainLayer`). A whitened layer is given new coordinates (:class:`WhitenedLayer`).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.grad import conv2d_input, conv2d_weight
 
-from natcompanion._moments import Moments, damped_inverse
+from natcompanion._moments import Moments
 from natcompanion.layers import whitenable
 
 Map = Callable[[torch.Tensor], torch.Tensor]
+Pair = tuple[torch.Tensor, torch.Tensor | None]
+"""What belongs to the weight of a layer, and to its bias if that takes part."""
 
 
-def without_autocast(method: Callable) -> Callable:
-    """Return a method of a layer that computes in the precision it asks for, wherever it is
-    called.
-    """
+class Layer:
+    """A layer, and what the passes since the last step left at it."""
 
-    @wraps(method)
-    def call(self: Any, *arguments: Any) -> Any:
-        device = self.weight.device.type
-        if not torch.is_autocast_enabled(device):  # the context takes longer than a small product
-            return method(self, *arguments)
-        with torch.autocast(device, enabled=False):
-            return method(self, *arguments)
+    def __init__(self, name: str, module: Any, weight: Any, bias: Any) -> None:
+        self.name, self.weight, self.bias = name, weight, bias
+        self.linear = getattr(module, "kernel_size", None) is None
+        self.transposed = transposed(module)
+        self.seen = self.routed = False
+        self.forget()
 
-    return call
+    @property
+    def features(self) -> int:
+        """How many features or maps the input has."""
+        return self.weight.shape[0 if self.transposed else 1]
+
+    def owns(self, module: nn.Module) -> bool:
+        """Return whether the module has its own parameters just now, and not substitutes."""
+        return (module.V if isinstance(self, WhitenedLayer) else module.weight) is self.weight
+
+    @property
+    def outputs(self) -> int:
+        """How many features or maps the output has."""
+        return self.weight.shape[1 if self.transposed else 0]
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        """Return inputs or outputs as rows (n, features); pixels count as examples."""
+        last = x if self.linear else x.movedim(-3, -1)
+        return last.reshape(-1, last.shape[-1])
+
+    def forget(self) -> None:
+        """Drop what earlier passes left."""
+        self.moments: Moments | None = None
+        self.errors: Moments | None = None
+        self.examples = 0
+        self.inputs: list[torch.Tensor] = []
+        self.captured: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+
+    def arrived(self, wanted: dict[str, Any], delta: torch.Tensor) -> None:
+        """Note a pass whose backward pass brings ``delta`` to the output; moments count once."""
+        if (new := wanted.pop("moments", None)) is not None:
+            self.moments = new if self.moments is None else self.moments.merged(new)
+        if "inputs" in wanted:
+            self.inputs.append(wanted["inputs"])
+        if "errors" in wanted and delta.numel():
+            noted = Moments.of(self.rows(delta))
+            self.errors = noted if self.errors is None else self.errors.merged(noted)
+            self.examples += len(delta)
+        if "captured" in wanted:
+            self.captured = [*self.captured[-1:], (*wanted["captured"], delta.detach())]
+
+    def errors_of_a_mean(self) -> Moments | None:
+        """Return the moments of the gradients of the examples' own losses, if the loss was a mean
+        over all examples of the step.
+        """
+        if (m := self.errors) is None:
+            return None
+        return Moments(m.count, m.mean * self.examples, m.scatter * self.examples**2)
 
 
-class InverseCovariance:
-    r"""Multiplication of rows by :math:`(\Sigma + \epsilon I)^{-1}`."""
-
-    ndims = (2,)
-    """Dimensions of each of the tensors, all as long as the input of the layer."""
-
-    def __init__(self, matrix: torch.Tensor) -> None:
-        self.tensors = (matrix,)
-
-    @classmethod
-    def of(cls, sigma: torch.Tensor, eps: float, like: torch.Tensor) -> "InverseCovariance":
-        """Return the metric for a covariance in float64; it computes in the dtype of ``like``."""
-        return cls(damped_inverse(sigma, eps, like.dtype).to(like))
-
-    def prepared(self, centred: torch.Tensor | None) -> Map:
-        """Return the multiplication to use with a batch of centred inputs."""
-        return lambda x: x @ self.tensors[0]
-
-
-class PlainLayer:
-    r"""A linear or convolutional layer whose gradient is preconditioned in the backward pass.
+class PlainLayer(Layer):
+    r"""A linear or convolutional layer, whose gradient is preconditioned.
 
     .. math:: \hat G_W = (G_W - g_b c^\top) P = \sum_n \delta_n \big(P (h_n - c)\big)^\top, \qquad
               \hat g_b = g_b - \hat G_W c, \qquad P = (\Sigma + \epsilon I)^{-1}
@@ -64,277 +87,113 @@ class PlainLayer:
     Without a trainable bias nothing can be centred: c is 0, and P the inverse of the second moment.
     """
 
-    def __init__(self, name: str, module: Any, metric_type: Any) -> None:
-        self.name, self.weight, self.bias = name, module.weight, module.bias
-        self.convolution = (
-            (module.stride, module.padding, module.dilation)
-            if isinstance(module, nn.Conv2d)
-            else None
-        )
-        self.metric_type = metric_type
-        self.renewed = -1
-        self.metric: Any = None
-        self.mean: torch.Tensor | None = None
-        self.moments: Moments | None = None
-        self.backward_eps: float | None = None
-        self.backward_moments: Moments | None = None
-        self.backward_inverse: torch.Tensor | None = None
-        self.refresh_backward = False
-        self.routed = self.seen = False
-        self.trains_bias = True
+    def __init__(self, name: str, module: Any) -> None:
+        super().__init__(name, module, module.weight, module.bias)
 
-    def owns(self, module: nn.Module) -> bool:
-        """Return whether the module has its own parameters just now, and not substitutes."""
-        return module.weight is self.weight
+    def cheap(self, n: int) -> bool:
+        """Return whether the second form of the step costs less than the first, for n examples."""
+        out, features = self.outputs, self.features
+        return self.linear and n * (features + out) < out * features
 
-    def unbatched(self, h: torch.Tensor) -> bool:
-        """Return whether the input is a single image, or nothing: its gradient is preconditioned in
-        the step.
+    def from_gradient(self, G: torch.Tensor, b: Any, c: Any, apply: Map) -> Pair:
+        """Return the step for the gradients of weight and bias.
+
+        A bias that does not move cannot take up the centring. The inverse of the second moment
+        follows then from that of the covariance, by the formula of Sherman and Morrison.
         """
-        return (self.convolution is not None and h.ndim == 3) or not h.numel()
+        rows = self._inputs_last(G)
+        if c is None:
+            return self._as_weight(apply(rows)), b
+        if b is None:
+            W, u = apply(rows), apply(c)
+            return self._as_weight(W - (W @ c)[..., None] * (u / (1 + c @ u))), None
+        W = apply(rows - b.reshape(-1, *[1] * (rows.ndim - 1)) * c)
+        return self._as_weight(W), b - (W @ c).reshape(len(b), -1).sum(1)
 
-    def cleared(self) -> None:
-        """Forget where the gradient came from, if there is none."""
-        self.routed = self.routed and self.weight.grad is not None
-
-    def refresh(self, moments: Moments, eps: float, _state: dict) -> None:
-        """Take over new statistics of the input."""
-        centred = self.bias is not None and self.bias.requires_grad and self.trains_bias
-        sigma = moments.covariance() if centred else moments.second_moment()
-        like = torch.empty((), dtype=_computing(self.weight.dtype), device=self.weight.device)
-        self.metric = self.metric_type.of(sigma, eps, like)
-        self.mean = moments.mean.to(like) if centred else None
-        self.refresh_backward = self.backward_eps is not None
-
-    @without_autocast
-    def gradients(
-        self, h: torch.Tensor, delta: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the preconditioned gradients of weight and bias for inputs and back-propagated
-        gradients.
-        """
-        self.routed = True
-        b: torch.Tensor | None
-        dtype = self._followed()
-        h, delta = h.to(dtype), delta.to(dtype)
-        if self.convolution is None:
-            h, delta = h.reshape(-1, h.shape[-1]), delta.reshape(-1, delta.shape[-1])
-            W, b = self._linear(h if self.mean is None else h - self.mean, delta)
-            errors = delta
-        else:
-            raw = conv2d_weight(h, self.weight.shape, delta, *self.convolution)
-            samples, errors = rows_of_maps(h), rows_of_maps(delta)
-            apply = self.metric.prepared(samples if self.mean is None else samples - self.mean)
-            W, b = self._per_tap(raw, errors.sum(0), apply)
-        if self.backward_eps is not None:
-            self._note_backward(errors * len(h))
-        return self._finished(W, b)
-
-    def input_gradient(
-        self, h: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor
-    ) -> torch.Tensor:
-        """Return what the layer sends back to its input, as ever."""
-        weight = weight.to(delta.dtype)
-        if self.convolution is None:
-            return (delta @ weight).to(h.dtype)
-        return conv2d_input(h.shape, weight, delta, *self.convolution).to(h.dtype)
-
-    def _linear(
-        self, centred: torch.Tensor, delta: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the gradients of a linear layer, by the cheaper order of the two products."""
-        apply = self.metric.prepared(centred)
-        if len(centred) >= delta.shape[1]:
+    def from_passes(self, h: torch.Tensor, delta: torch.Tensor, c: Any, apply: Map) -> Pair:
+        """Return the same from inputs (n, in) and back-propagated gradients (n, out)."""
+        centred = h if c is None else h - c
+        if not self.cheap(len(h)):
             W, b = apply(delta.mT @ centred), delta.sum(0)
-            return W, b if self.mean is None else b - W @ self.mean
+            return W.mT if self.transposed else W, b if c is None else b - W @ c
         white = apply(centred)
-        share = torch.ones_like(white[:, 0]) if self.mean is None else 1 - white @ self.mean
-        return delta.mT @ white, delta.mT @ share
+        W = white.mT @ delta if self.transposed else delta.mT @ white
+        share = torch.ones_like(white[:, 0]) if c is None else 1 - white @ c
+        return W, delta.mT @ share
 
-    @without_autocast
-    def precondition(self) -> None:
-        """Precondition the gradients as they are in ``.grad``, if they did not come through the
-        backward pass.
+    def explains(
+        self, h: torch.Tensor, delta: torch.Tensor, G: torch.Tensor, b: torch.Tensor | None
+    ) -> bool:
+        """Return whether the gradients are what these inputs and back-propagated gradients give, to
+        rounding: along one random direction of the weights and the bias.
         """
-        if self.metric is None or self.weight.grad is None:
-            return
-        dtype = self._followed()
-        if self.mean is not None and self.bias.grad is None:
-            self.bias.grad = torch.zeros_like(self.bias)
-        b = None if self.bias is None or self.bias.grad is None else self.bias.grad.to(dtype)
-        W = self.weight.grad.to(dtype)
-        taps = W if self.convolution is not None else W[:, :, None, None]
-        taps, b = self._per_tap(taps, b, self.metric.prepared(None))
-        W, b = self._finished(taps.view_as(W), b)
-        self.weight.grad.copy_(W)
-        if b is not None:
-            self.bias.grad.copy_(b)
+        generator = torch.Generator().manual_seed(0)
+        r = torch.randn(self.features + 1, generator=generator, dtype=torch.float64).to(h)
+        along = h @ r[:-1] + (0 if b is None else r[-1])
+        found = self._inputs_last(G) @ r[:-1] + (0 if b is None else b * r[-1])
+        bound = 200 * torch.finfo(h.dtype).eps * delta.norm() * along.norm()
+        return bool((delta.mT @ along - found).norm() <= bound)
 
-    def _per_tap(
-        self, W: torch.Tensor, b: torch.Tensor | None, apply: Map
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the gradients for those of the weights (out, in, height, width) and the bias."""
-        if self.mean is not None:
-            W = W - torch.outer(b, self.mean)[:, :, None, None]  # type: ignore[arg-type]  # a mean has a bias
-        W = apply(W.movedim(1, -1)).movedim(-1, 1).contiguous()
-        return W, b if self.mean is None else b - W.sum((2, 3)) @ self.mean  # type: ignore[operator]  # a mean has a bias
+    def _inputs_last(self, W: torch.Tensor) -> torch.Tensor:
+        """Return a tensor like the weight as (out, ..., in)."""
+        return W.mT if self.transposed else W.movedim(1, -1)
 
-    def _finished(
-        self, W: torch.Tensor, b: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Whiten the back-propagated gradients if asked to, and return the dtype of the
-        parameters.
-        """
-        if self.backward_inverse is not None:
-            W = torch.tensordot(self.backward_inverse, W, 1)
-            b = None if b is None else self.backward_inverse @ b
-        return W.to(self.weight.dtype), None if b is None else b.to(self.weight.dtype)
-
-    def _note_backward(self, delta: torch.Tensor) -> None:
-        moments, due = Moments.of(delta), self.refresh_backward or self.backward_inverse is None
-        if self.backward_moments is not None:
-            moments = self.backward_moments.merged(moments, 0.9)
-        total = (moments.reduced() if due else moments).checked(
-            f"back-propagated gradients of {self.name}"
-        )
-        self.backward_moments = moments
-        if due:
-            self.backward_inverse = damped_inverse(total.second_moment(), self.backward_eps).to(  # type: ignore[arg-type]  # gradients are noted only where there is one
-                delta
-            )
-            self.refresh_backward = False
-
-    def _followed(self) -> torch.dtype:
-        """Return the dtype to compute in, after moving the statistics to it and to the device of
-        the weight.
-        """
-        weight, dtype = self.weight, _computing(self.weight.dtype)
-        found = None if self.metric is None else self.metric.tensors[0]
-        if found is not None and (found.dtype != dtype or found.device != weight.device):
-            self.metric = self.metric_type(
-                *(part.to(weight.device, dtype) for part in self.metric.tensors)
-            )
-            for key in ("mean", "backward_inverse"):
-                part = getattr(self, key)
-                setattr(self, key, None if part is None else part.to(weight.device, dtype))
-        return dtype
-
-    def state(self) -> dict[str, Any]:
-        """Return what the next step needs, as tensors and numbers."""
-        return {
-            "metric": None if self.metric is None else self.metric.tensors,
-            "mean": self.mean,
-            "moments": packed(self.moments),
-            "backward_moments": packed(self.backward_moments),
-            "backward_inverse": self.backward_inverse,
-            "refresh_backward": self.refresh_backward,
-            "renewed": self.renewed,
-        }
-
-    def fits(self, state: dict[str, Any]) -> bool:
-        """Return whether a state has the entries and shapes of one of this layer."""
-        if state.keys() != self.state().keys():
-            return False
-        out, features = self.weight.shape[:2]
-        mean, backward = state["mean"], state["backward_inverse"]
-        return (
-            _shaped(state["metric"], *((features,) * ndim for ndim in self.metric_type.ndims))
-            and (mean is None or mean.shape == (features,))
-            and (
-                backward is None or (self.backward_eps is not None and backward.shape == (out, out))
-            )
-            and _moments_fit(state["moments"], features)
-            and _moments_fit(state["backward_moments"], out)
-        )
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state`."""
-        device = self.weight.device
-        self.metric = None if state["metric"] is None else self.metric_type(*state["metric"])
-        self.moments, self.backward_moments = (
-            unpacked(state[key], device) for key in ("moments", "backward_moments")
-        )
-        for key in ("mean", "backward_inverse", "refresh_backward", "renewed"):
-            setattr(self, key, state[key])
-        self._followed()
+    def _as_weight(self, rows: torch.Tensor) -> torch.Tensor:
+        """Undo :meth:`_inputs_last`."""
+        return (rows.mT if self.transposed else rows.movedim(-1, 1)).contiguous()
 
 
-def packed(moments: Moments | None) -> tuple | None:
-    """Return moments as a tuple that can be stored without this package."""
-    return None if moments is None else (moments.count, moments.mean, moments.scatter)
-
-
-def unpacked(values: tuple | None, device: torch.device) -> Moments | None:
-    """Undo :func:`packed`, on a device."""
-    return None if values is None else Moments(values[0], *(part.to(device) for part in values[1:]))
-
-
-def _shaped(tensors: tuple | None, *shapes: tuple) -> bool:
-    """Return whether tensors have given shapes, if there are any."""
-    return tensors is None or [one.shape for one in tensors] == list(shapes)
-
-
-def _moments_fit(values: tuple | None, features: int) -> bool:
-    return values is None or _shaped(values[1:], (features,), (features, features))
-
-
-class WhitenedLayer:
-    """A whitened layer: new statistics change its coordinates, and the momentum with them."""
+class WhitenedLayer(Layer):
+    """A whitened layer: new statistics change its coordinates, and all that is written in them."""
 
     def __init__(self, name: str, module: Any) -> None:
-        self.name, self.module = name, module
-        self.weight, self.bias = module.V, module.d
-        self.moments: Moments | None = None
-        self.renewed = -1
-        self.routed, self.seen = True, False
+        super().__init__(name, module, module.V, module.d)
+        self.module = module
 
-    def owns(self, module: nn.Module) -> bool:
-        """Return whether the module has its own parameters just now, and not substitutes."""
-        return module.V is self.weight
+    def renew(
+        self, moments: Moments, eps: float, velocity: Pair | None, gradient: Pair | None
+    ) -> Pair | None:
+        """Take over new statistics of the input, change a velocity with them in place, and return
+        the gradient in the new coordinates.
 
-    def cleared(self) -> None:
-        """Do nothing: autograd gives the right gradients."""
+        Where d does not move, c cannot either: U whitens the second moment about it.
+        """
+        module = self.module
+        mean, cov = moments.mean, moments.covariance()
+        if module.d is not None and not module.d.requires_grad:
+            gap = mean - module.c.to(mean)
+            mean, cov = module.c.to(mean), cov + torch.outer(gap, gap)
+        old = [part.to(torch.float64, copy=True) for part in (module.U, module.c)]
+        module.rewhiten(mean, cov, eps, [] if velocity is None else [velocity])
+        return None if gradient is None else self._carried(*gradient, *old)
 
-    def refresh(self, moments: Moments, eps: float, state: dict) -> None:
-        """Take over new statistics of the input."""
-        velocity = state.get(self.weight, {}).get("momentum_buffer")
-        along = []
-        if velocity is not None:
-            shift = (
-                state.get(self.bias, {}).get("momentum_buffer") if self.bias is not None else None
-            )
-            along = [(velocity, shift)]
-        self.module.rewhiten(moments.mean, moments.covariance(), eps, along)
-
-    def state(self) -> dict[str, Any]:
-        """Return what the next step needs beside the model."""
-        return {"moments": packed(self.moments), "renewed": self.renewed}
-
-    def fits(self, state: dict[str, Any]) -> bool:
-        """Return whether a state has the entries and shapes of one of this layer."""
-        return state.keys() == self.state().keys() and _moments_fit(
-            state["moments"], self.weight.shape[1]
-        )
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state`."""
-        self.moments, self.renewed = (
-            unpacked(state["moments"], self.weight.device),
-            state["renewed"],
-        )
+    def _carried(
+        self, G: torch.Tensor, g: torch.Tensor | None, U: torch.Tensor, c: torch.Tensor
+    ) -> Pair:
+        new, rows = self.module.U.double(), G.double().movedim(1, -1)
+        flat = rows.reshape(-1, len(c))
+        W = torch.linalg.solve(U, flat.mT).mT.reshape(rows.shape)
+        if g is not None:
+            gap = c - self.module.c.double()
+            W = W + g.double().reshape(-1, *[1] * (rows.ndim - 1)) * gap
+        return (W @ new.mT).movedim(-1, 1).to(G.dtype).contiguous(), g
 
 
-def rows_of_maps(x: torch.Tensor) -> torch.Tensor:
-    """Return maps (n, channels, height, width) as rows (pixels, channels)."""
-    return x.movedim(1, -1).reshape(-1, x.shape[1])
-
-
-def _computing(dtype: torch.dtype) -> torch.dtype:
+def computing(dtype: torch.dtype) -> torch.dtype:
+    """Return the precision in which steps on parameters of a dtype are computed."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
+def transposed(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer that keeps its weight as (in, out), as the
+    ``Conv1D`` of GPT-2.
+    """
+    weight, out = getattr(module, "weight", None), getattr(module, "nf", None)
+    return out is not None and isinstance(weight, torch.Tensor) and weight.shape[1:] == (out,)
+
+
 def trained_layers(
-    model: nn.Module, parameters: Iterable[nn.Parameter]
+    model: nn.Module, parameters: Iterable[nn.Parameter], max_features: int
 ) -> tuple[dict[str, nn.Module], dict[str, str]]:
     """Return the layers to act on, by name, and why the other modules that own some of the
     parameters are not.
@@ -344,7 +203,7 @@ def trained_layers(
     owners = Counter(id(p) for _, m in modules for p in m._parameters.values() if p is not None)
     for name, module in modules:
         mine = [p for p in module._parameters.values() if p is not None and id(p) in chosen]
-        reason = refusal(module, mine, owners) if mine else None
+        reason = refusal(module, mine, owners, max_features) if mine else None
         if reason is not None:
             plain[name] = reason
         elif mine:
@@ -352,9 +211,11 @@ def trained_layers(
     return layers, plain
 
 
-def refusal(module: nn.Module, mine: list[nn.Parameter], owners: Counter) -> str | None:
+def refusal(
+    module: Any, mine: list[nn.Parameter], owners: Counter, max_features: int
+) -> str | None:
     """Return why a module gets plain steps, or None."""
-    if not whitenable(module):
+    if not whitenable(module) and not transposed(module):
         return (
             f"a {type(module).__name__} is neither a linear layer nor a convolution without groups"
         )
@@ -367,4 +228,11 @@ def refusal(module: nn.Module, mine: list[nn.Parameter], owners: Counter) -> str
         module.padding_mode != "zeros" or isinstance(module.padding, str)
     ):
         return "only zero padding given by numbers is known for convolutions"
+    features = weight.shape[0 if transposed(module) else 1]
+    if features > max_features:
+        return (
+            f"its input has {features} features, more than max_features={max_features}: the "
+            f"statistics would take {24e-9 * features**2:.2g} GB, and a renewal "
+            f"{2e-9 * features**3:.2g} billion operations; raise max_features to include it"
+        )
     return None

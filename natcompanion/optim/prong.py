@@ -1,30 +1,35 @@
 r"""PRONG: gradient descent in coordinates in which the input of every layer is white."""
 
+import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from natcompanion import _checks as check
 from natcompanion import _distributed
-from natcompanion._moments import Moments, rows
+from natcompanion._moments import Moments, damped_inverse
 from natcompanion.layers import preserved_buffers
-from natcompanion.optim._prong_hooks import Route, Tap, recomputing, remove_taps, transformed
+from natcompanion.optim._prong_hooks import Route, Tap, remove_taps, transformed
 from natcompanion.optim._prong_layers import (
-    InverseCovariance,
+    Layer,
+    Map,
+    Pair,
     PlainLayer,
     WhitenedLayer,
+    computing,
     trained_layers,
 )
-from natcompanion.optim.base import refuse_not_finite
+from natcompanion.optim.base import Directions, Parameters, Preconditioned, refuse_not_finite
 
 Inputs = torch.Tensor | tuple | Iterable
 
 
-class PRONG(Optimizer):
+class PRONG(Preconditioned):
     r"""Projected natural-gradient descent, on plain or on whitened layers.
 
     With the mean :math:`c` and the covariance :math:`\Sigma` of the input of a layer, a step in the
@@ -35,40 +40,40 @@ class PRONG(Optimizer):
               \left( E[\tilde h \tilde h^\top] + \epsilon\, \mathrm{diag}(1, \dots, 1, 0)
               \right)^{-1}, \qquad \tilde h = [h; 1]
 
-    So no eigendecomposition and no change of the model is needed. On an ``nn.Linear`` or
-    ``nn.Conv2d`` this optimizer multiplies the gradient by the inverse matrix inside the backward
-    pass; every ``period`` steps it measures
-    :math:`c` and :math:`\Sigma` anew and inverts by a Cholesky factor. On a
-    :class:`~natcompanion.layers.WhitenedLinear` or :class:`~natcompanion.layers.WhitenedConv2d` it
-    makes plain steps in (V, d) and changes the coordinates every ``period`` steps, as the paper
-    writes it. Both take the same steps.
+    So no eigendecomposition and no change of the model is needed. On an ``nn.Linear``, an
+    ``nn.Conv2d`` or the ``Conv1D`` of GPT-2 this optimizer multiplies the gradient by the inverse
+    matrix; every ``period`` steps it measures :math:`c` and :math:`\Sigma` anew and inverts by a
+    Cholesky factor. On a :class:`~natcompanion.layers.WhitenedLinear` or
+    :class:`~natcompanion.layers.WhitenedConv2d` it makes plain steps in (V, d) and changes the
+    coordinates every ``period`` steps, as the paper writes it. Both take the same steps.
 
     Parameters
     ----------
     model : Module
-        The model to train; call it before the backward pass as usual.
+        The model to train.
     lr : float
         Step size, at least 0.
     momentum, nesterov, weight_decay
-        As in ``torch.optim.SGD``, applied to the preconditioned gradient. Weight decay shrinks W
-        and b themselves, which is the same as shrinking V and d.
+        As for :class:`natcompanion.optim.Preconditioned`: momentum of the preconditioned gradient,
+        and decoupled decay, which shrinks V and d as it shrinks W and b.
     eps : float
         :math:`\epsilon`, positive, in squared units of the layer's input: no direction's step is
         multiplied by more than 1/eps. May differ between parameter groups.
     period : int
-        :math:`T`: the statistics are renewed before steps 0, T, 2T, ...
+        :math:`T`: the statistics are renewed in steps 0, T, 2T, ..., before their gradient is used.
     sample : Tensor or callable, optional
         Inputs for the statistics: a tensor (n, ...) of them, or a function that returns some, drawn
         anew for each renewal (a tensor, a tuple of arguments for the model, or an iterable of such
-        batches). Without a sample, the statistics are those of the training batches as they pass.
+        batches). Without a sample, the statistics are those of the batches whose
+        backward passes made the gradient.
     sample_size : int, optional
         :math:`N_s`: how many of the inputs in the tensor ``sample`` to draw for each renewal; all
         if left out.
     seed : int
         For that draw, together with the number of steps made.
     decay : float
-        Without a sample: what weight older batches keep when a new one comes in, in [0, 1]. 0 is
-        the last batch only.
+        Without a sample: what weight the batches of earlier steps keep, in [0, 1]. 0 is the last
+        step only.
     constant_inputs : iterable of str
         Names of layers whose input never changes its distribution, such as the first one: their
         statistics are measured once.
@@ -79,8 +84,17 @@ class PRONG(Optimizer):
     synchronize : bool
         With several processes of ``torch.distributed``: average the gradients over them. Not needed
         under ``DistributedDataParallel``. The statistics are always those of all processes.
+    max_features : int
+        Layers with more inputs than this get plain steps: time and memory of their statistics grow
+        with the cube and the square.
+    in_backward : bool
+        A faster route: the gradients of plain linear layers are preconditioned inside the backward
+        pass. It changes what a gradient is: ``.grad`` and ``torch.autograd.grad`` are then the
+        preconditioned ones for these layers, also for clipping and accumulation, a second
+        derivative is refused, and the statistics are renewed before the forward pass. It needs a
+        sample.
     parameters : iterable, optional
-        Parameters, or parameter groups, if not all trainable ones.
+        Parameters or their names, or parameter groups; all of the model if left out.
 
     Attributes
     ----------
@@ -96,30 +110,43 @@ class PRONG(Optimizer):
     ValueError
         On arguments out of range, or statistics that are not finite.
 
+    Warns
+    -----
+    UserWarning
+        If most of the parameters get plain steps; ``plain`` says why.
+
     Notes
     -----
-    After the backward pass ``.grad`` of a plain layer holds the preconditioned gradient, so
-    clipping and accumulation act on that, as they do in whitened coordinates. Momentum is a
-    velocity of the function: it stays the same in (W, b) when the coordinates change, and so is
-    mapped to the new ones in (V, d).
+    The step is made from ``.grad``. Where that costs less, or ``eps`` is so small that it would
+    amplify the rounding of ``.grad``, it is made from the inputs and back-propagated gradients of
+    linear layers instead, which the optimizer keeps until the step, if ``.grad`` is what one
+    backward pass left of them: the same step to rounding.
+
+    Momentum is a velocity of the function: it stays the same in (W, b) when the coordinates change,
+    and so is mapped to the new ones in (V, d). With a sample, whitened layers change theirs before
+    the forward pass; else in the step, and the gradient is mapped too.
 
     The statistics are measured in the mode the model is in, and leave its buffers as they were.
     Layers without a bias that this optimizer trains cannot be centred: c is 0 and the second moment
     takes the place of the covariance. Weight and bias of a plain layer have one step size and
     momentum, because centring ties their steps. Shared parameters, grouped convolutions, layers of
-    other types, and layers that no sample has reached yet get plain steps. Without a sample, a
-    layer that is called several times in a pass is renewed from the first call and earlier passes,
-    and every pass with gradients enabled counts as a training batch, whatever the mode of the
-    model: evaluate under ``torch.no_grad()``.
+    other types, and layers that no sample has reached yet get plain steps.
 
-    Transforms of ``torch.func`` see the plain model. A second derivative through plain layers is
-    refused.
+    Without a sample, a pass counts once its backward pass has run, and a pass of a compiled model
+    is seen only if the optimizer was built before its first. Several processes of
+    ``torch.distributed`` have the statistics of all their examples. ``state_dict`` does not hold
+    the sample.
 
     The hooks on the model do nothing once the optimizer is gone; :meth:`close` removes them at
     once.
 
     Source: prong Eqs. 6-7, Algorithm 1 with the corrections of the errata page.
     """
+
+    uses_hooks = True
+    METRIC = "inverse"
+    """Under which name the state of a layer holds its matrix."""
+    _more: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -135,69 +162,79 @@ class PRONG(Optimizer):
         decay: float = 0.9,
         weight_decay: float = 0.0,
         nesterov: bool = False,
-        constant_inputs: Iterable[str] = (),
+        constant_inputs: Collection[str] = (),
         backward_eps: float | None = None,
         synchronize: bool = True,
-        parameters: Iterable[Any] | None = None,
+        max_features: int = 4096,
+        in_backward: bool = False,
+        parameters: Parameters = None,
     ) -> None:
-        self.sample: Any
-        self._unhook: weakref.finalize
-        self.model, self.sample, self.synchronize = model, sample, synchronize
-        self.period, self.seed, self.decay = (
-            check.whole(period, "period"),
-            seed,
-            _fraction(decay, "decay"),
-        )
-        self.sample_size = None if sample_size is None else check.whole(sample_size, "sample_size")
-        self.backward_eps = (
-            None if backward_eps is None else check.positive(backward_eps, "backward_eps")
-        )
-        self._measured: dict[str, Moments] | None
-        self.steps, self._renewed, self._measured = 0, -1, None
-        self.layers: dict[str, Any]  # plain and whitened layers
-        self.plain: dict[str, str]
-        self.constant_inputs, self.layers, self.plain = frozenset(constant_inputs), {}, {}
+        self.sample: Any = sample
+        self.synchronize = synchronize
+        self.layers: dict[str, Any] = {}  # plain and whitened layers
+        self.plain: dict[str, str] = {}
+        self._measured: dict[str, Moments] | None = None
+        self._unhook: weakref.finalize | None = None
+        _check_sample(sample, sample_size)
         defaults = {
             "lr": lr,
             "momentum": momentum,
-            "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "weight_decay": weight_decay,
             "eps": eps,
+            "period": period,
+            "sample_size": sample_size,
+            "seed": seed,
+            "decay": decay,
+            "backward_eps": backward_eps,
+            "max_features": max_features,
+            "constant_inputs": sorted(constant_inputs),
+            "in_backward": in_backward,
+            **self._more,
         }
-        chosen = (
-            [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters
-        )
-        _check_sample(sample, sample_size)
-        super().__init__(chosen, defaults)
-        unknown = sorted(self.constant_inputs - set(self.layers))
+        super().__init__(model, parameters, defaults)
+        unknown = sorted(set(constant_inputs) - set(self.layers))
         if unknown:
             raise ValueError(
                 f"constant_inputs: expected names of layers among {sorted(self.layers)}, "
                 f"got {unknown}"
             )
+        self._warn_if_plain()
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of the model's parameters with settings of its own."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        try:
-            for key in ("lr", "weight_decay"):
-                check.non_negative(group[key], key)
-            _fraction(group["momentum"], "momentum")
-            check.positive(group["eps"], "eps")
-        except ValueError:
-            self.param_groups.pop()
-            raise
-        self._find_layers()
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        check.positive(group["eps"], "eps")
+        check.whole(group["period"], "period")
+        check.whole(group["max_features"], "max_features")
+        _fraction(group["decay"], "decay")
+        if group["sample_size"] is not None:
+            check.whole(group["sample_size"], "sample_size")
+        if group["backward_eps"] is not None:
+            check.positive(group["backward_eps"], "backward_eps")
+        if group["in_backward"] and (self.sample is None or self._needs_passes(group)):
+            raise ValueError(
+                "in_backward: expected a sample, and neither backward_eps nor a diagonal of every "
+                "batch with it"
+            )
+
+    def _warn_if_plain(self) -> None:
+        treated = {id(p) for layer in self.layers.values() for p in (layer.weight, layer.bias)}
+        sizes = {id(p): p.numel() for p in self._leaves()}
+        plainly = sum(size for key, size in sizes.items() if key not in treated)
+        if 2 * plainly > sum(sizes.values()):
+            warnings.warn(
+                f"{type(self).__name__}: {100 * plainly / sum(sizes.values()):.0f} % of the "
+                "parameters get plain gradient steps; the attribute plain says why, by layer",
+                stacklevel=3,
+            )
 
     # ---- Renewing the statistics
 
     @torch.no_grad()
-    def reparametrize(self, inputs: Inputs | None = None) -> None:
+    def refresh(self, inputs: Inputs | None = None) -> None:
         """Measure the statistics of every layer in one forward pass and take them over.
 
-        It is called by itself when the model is first used after ``period`` steps, if there is a
-        sample.
+        :meth:`step` does it every ``period`` steps, if there is a sample.
 
         Parameters
         ----------
@@ -211,23 +248,27 @@ class PRONG(Optimizer):
         """
         if inputs is None and self.sample is None:
             raise ValueError(
-                "reparametrize: expected inputs, as there is no sample; pass some, or "
-                "PRONG(..., sample=)"
+                "refresh: expected inputs, as there is no sample; pass some, or PRONG(..., sample=)"
             )
+        gradients = {p: p.grad for p in self._leaves() if p.grad is not None}
+        for p, g in self._renewed(self._of_sample(inputs), gradients).items():
+            if p.grad is not g:
+                p.grad = g
+
+    def _of_sample(self, inputs: Inputs | None = None) -> dict[str, Moments]:
+        """Return the moments of the layers' inputs over a sample, of all processes."""
         measured = self._measure(self._drawn() if inputs is None else inputs)
-        measured = {name: moments.reduced().checked(name) for name, moments in measured.items()}
-        for name, moments in measured.items():
-            self._refresh(self.layers[name], moments)
-        self._renewed = self.steps
+        return {name: moments.reduced().checked(name) for name, moments in measured.items()}
 
     def _drawn(self) -> Inputs:
         """Return the inputs of the sample for this renewal, the part of this process."""
         if not isinstance(self.sample, torch.Tensor):
             return self.sample()
-        chosen = self.sample
-        if self.sample_size is not None and self.sample_size < len(chosen):
-            g = torch.Generator().manual_seed(self.seed + 1_000_003 * self.steps)
-            picked = torch.randperm(len(chosen), generator=g)[: self.sample_size]
+        chosen, options = self.sample, self.param_groups[0]
+        size = options["sample_size"]
+        if size is not None and size < len(chosen):
+            g = torch.Generator().manual_seed(options["seed"] + 1_000_003 * self.steps)
+            picked = torch.randperm(len(chosen), generator=g)[:size]
             chosen = chosen[picked.to(chosen.device)]
         return chosen[_distributed.rank() :: _distributed.world_size()]
 
@@ -235,42 +276,97 @@ class PRONG(Optimizer):
         """Return the moments of every layer's input over a sample."""
         self._measured = {}
         try:
-            with preserved_buffers(self.model):
+            with preserved_buffers(self.model), _held(self.model):
                 for arguments in _batches(inputs):
                     self.model(*arguments)
             return self._measured
         finally:
             self._measured = None
 
-    def _refresh(self, layer: PlainLayer | WhitenedLayer, moments: Moments) -> None:
-        eps = next(
-            group["eps"]
-            for group in self.param_groups
-            for p in group["params"]
-            if p is layer.weight
-        )
-        layer.refresh(moments, check.positive(eps, "eps"), self.state)
-        layer.renewed = self.steps
+    def _renewed(self, moments: dict[str, Moments], gradients: Directions) -> Directions:
+        """Take over new statistics, and return the gradients in the coordinates that follow."""
+        groups, found = self._group_of(), dict(gradients)
+        matrices = {
+            name: self._matrix(layer, self._statistics(layer, moments[name]), groups[layer.weight])
+            for name, layer in self.layers.items()
+            if name in moments and isinstance(layer, PlainLayer)
+        }
+        for name, of_layer in moments.items():
+            layer, kept = self.layers[name], self.state[self.layers[name].weight]
+            kept["renewed"] = self.steps
+            if isinstance(layer, PlainLayer):
+                kept.pop("mean", None)
+                kept |= matrices[name]
+            else:
+                self._rewhiten(layer, of_layer, groups[layer.weight]["eps"], found)
+        return found
 
-    def _due(self) -> bool:
-        return self.steps % self.period == 0 and self._renewed != self.steps
+    def _statistics(self, layer: PlainLayer, moments: Moments) -> tuple[torch.Tensor, Any]:
+        """Return the matrix to invert and the centre of a layer, which only a bias that moves can
+        take up.
+        """
+        if layer.bias is not None and layer.bias.requires_grad and layer.bias in self._group_of():
+            return moments.covariance(), moments.mean
+        return moments.second_moment(), None
+
+    def _matrix(
+        self, layer: PlainLayer, statistics: tuple[torch.Tensor, Any], group: dict[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        """Return what the steps of a layer need of its statistics."""
+        sigma, mean = statistics
+        dtype, device = computing(layer.weight.dtype), layer.weight.device
+        made = {self.METRIC: self._made(sigma, float(group["eps"]), dtype)}
+        made |= {} if mean is None else {"mean": mean}
+        return {key: part.to(device, dtype) for key, part in made.items()}
+
+    def _rewhiten(
+        self, layer: WhitenedLayer, moments: Moments, eps: float, found: Directions
+    ) -> None:
+        """Change the coordinates of a whitened layer; its gradient among ``found`` follows."""
+        pair = layer.weight, layer.bias
+        velocity = [self.state.get(p, {}).get("momentum_buffer") for p in pair]
+        gradient = [found.get(p) for p in pair]
+        carried = layer.renew(
+            moments,
+            eps,
+            None if velocity[0] is None else (velocity[0], velocity[1]),
+            None if gradient[0] is None else (gradient[0], gradient[1]),
+        )
+        if carried is not None:
+            found[layer.weight] = carried[0]
+
+    def _last(self, layer: Layer) -> int:
+        """Return the step in which a layer's statistics were renewed, -1 before."""
+        return self.state.get(layer.weight, {}).get("renewed", -1)
+
+    def _due(self, *layers: Layer) -> bool:
+        """Return whether it is time to renew the statistics of these layers."""
+        period = self.param_groups[0]["period"]
+        last = max(map(self._last, layers), default=-1)
+        return last < self.steps - self.steps % period
+
+    def _constant(self, layer: Layer) -> bool:
+        """Return whether the statistics of a layer are known for good."""
+        return layer.name in self.param_groups[0]["constant_inputs"] and self._last(layer) >= 0
 
     # ---- What the hooks call
 
-    def _before(self, name: str, module: nn.Module, h: torch.Tensor) -> None:
-        """Renew the statistics before the first forward pass of a step."""
-        layer = self.layers[name]
-        if self._training(layer, module, h):
-            layer.seen = True
-            layer.cleared()
-            if self.sample is not None and self._due():
-                self.reparametrize()
-        if isinstance(layer, WhitenedLayer):  # its coordinates cannot change once it has run
-            self._observe(layer, module, h)
+    def _needs_passes(self, group: dict[str, Any]) -> bool:
+        """Return whether the step needs more of the passes than the gradients they leave."""
+        return self.sample is None or group["backward_eps"] is not None
 
-    def _training(
-        self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor
-    ) -> bool:
+    @torch.compiler.disable
+    def _before(self, name: str, module: nn.Module, h: torch.Tensor) -> None:
+        """Renew the statistics before the first pass of a step whose backward pass shall know
+        them.
+        """
+        layer = self.layers[name]
+        if self.sample is not None and self._training(layer, module, h):
+            layer.routed = layer.routed and layer.weight.grad is not None
+            if self._due(*self.layers.values()):
+                self.refresh()
+
+    def _training(self, layer: Layer, module: nn.Module, h: torch.Tensor) -> bool:
         """Return whether a pass may be one of training: no measurement, no evaluation, no other
         parameters.
         """
@@ -281,233 +377,332 @@ class PRONG(Optimizer):
             and not transformed(h)
         )
 
-    def _observe(
-        self, layer: PlainLayer | WhitenedLayer, module: nn.Module, h: torch.Tensor
-    ) -> None:
-        """Note the input of a layer for its statistics; without a sample, renew them when it is
-        time.
-        """
-        if layer.name in self.constant_inputs and layer.renewed >= 0:
-            return
-        if self._measured is not None:
-            self._note(self._measured, layer.name, Moments.of(rows(module, h)))
-            return
-        if self.sample is not None or recomputing() or not self._training(layer, module, h):
-            return
-        with torch.no_grad():
-            new = Moments.of(rows(module, h)).checked(layer.name)
-            layer.moments = new if layer.moments is None else layer.moments.merged(new, self.decay)
-            if self.steps % self.period == 0 and layer.renewed != self.steps:
-                self._refresh(layer, layer.moments.reduced())
-
-    def _note(self, found: dict[str, Moments], name: str, moments: Moments) -> None:
-        found[name] = found[name].merged(moments) if name in found else moments
-
+    @torch.compiler.disable
     def _after(
         self, name: str, module: nn.Module, h: torch.Tensor, output: torch.Tensor
     ) -> torch.Tensor | None:
-        """Give the output of a plain layer its preconditioned backward pass."""
+        """Note a pass through a layer, which counts once its backward pass has come by."""
         layer = self.layers[name]
-        self._observe(layer, module, h)
-        if not output.requires_grad or not layer.weight.requires_grad or layer.metric is None:
+        if self._measured is not None:
+            if not self._constant(layer):
+                new = Moments.of(layer.rows(h))
+                old = self._measured.get(name)
+                self._measured[name] = new if old is None else old.merged(new)
             return None
-        if not self._training(layer, module, h) or layer.unbatched(h):
+        if not self._training(layer, module, h) or not output.requires_grad:
             return None
-        return Route.apply(output.detach(), h, layer.weight, layer.bias, layer)
+        layer.seen = True
+        if not layer.weight.requires_grad or not h.numel():
+            return None
+        kept = self.state.get(layer.weight, {})
+        if self.param_groups[0]["in_backward"] and layer.linear and self.METRIC in kept:
+            matrix, c = self._followed(layer)
+            map_ = self._applied(matrix, None)
+            return Route.apply(output.detach(), h, layer.weight, layer.bias, layer, c, map_)
+        wanted = self._wanted(layer, h, output)
+        if self.sample is None and not self._constant(layer):
+            with torch.no_grad():
+                wanted["moments"] = Moments.of(layer.rows(h))
+        if wanted:
+            output.register_hook(partial(layer.arrived, wanted))
+        return None
+
+    def _wanted(self, layer: Layer, h: torch.Tensor, output: torch.Tensor) -> dict[str, Any]:
+        """Return what the step may use of a pass through a layer, beside moments."""
+        if not isinstance(layer, PlainLayer):
+            return {}
+        wanted: dict[str, Any] = {}
+        if self.param_groups[0]["backward_eps"] is not None:
+            wanted["errors"] = True
+        eps, rounding = self._group_of()[layer.weight]["eps"], torch.finfo(layer.weight.dtype).eps
+        if layer.linear and (layer.cheap(h.numel() // layer.features) or eps < 1000 * rounding):
+            wanted["captured"] = (h.detach(), h._version)
+        return wanted
 
     # ---- The step
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step, from the gradients of the last backward pass, and return what ``closure``
-        returns.
+        """Make one step and return the loss of ``closure``, if there is one.
 
         Raises
         ------
         ValueError
-            If a gradient is not finite, or a layer has one, but never saw a forward pass of the
-            model or the sample. No parameter is changed then.
+            If a gradient or the statistics are not finite, or a layer has a gradient, but never saw
+            a forward pass of the model or the sample. Nothing is changed then.
         """
-        self._check_pairs()
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        found = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
-        refuse_not_finite(found, type(self).__name__)
-        self._precondition_the_rest()
-        if self.synchronize:
-            _distributed.reduce_mean(
-                [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
-            )
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._descend(p, group)
-        self.steps += 1
-        return loss
+        try:
+            return super().step(closure)
+        finally:
+            self._forget()
 
-    def _check_pairs(self) -> None:
+    def _forget(self) -> None:
+        for layer in self.layers.values():
+            layer.forget()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and what the passes left that made them."""
+        super().zero_grad(set_to_none)
+        self._forget()
+        for layer in self.layers.values():
+            layer.routed = False
+
+    def _gradients(self) -> Directions:
+        """Return the gradients, averaged over processes if asked to: a parameter without one in
+        this process counts as 0, if it has one in another.
+        """
+        if not self.synchronize or _distributed.world_size() == 1:
+            return super()._gradients()
+        leaves = self._leaves()
+        some = torch.tensor([float(p.grad is not None) for p in leaves], device=leaves[0].device)
+        _distributed.reduce_sum([some])
+        found = {
+            p: torch.zeros_like(p) if p.grad is None else p.grad.to_dense().clone()
+            for p, count in zip(leaves, some.tolist(), strict=True)
+            if count
+        }
+        _distributed.reduce_mean(list(found.values()))
+        refuse_not_finite(found.values(), type(self).__name__)
+        return found
+
+    def _directions(self, gradients: Directions) -> Directions:
+        self._check_pairs(gradients)
+        moments, backward = self._moments_due(), self._backward_moments()
+        self._check_seen(gradients, moments)
+        found = self._renewed(moments, gradients)
+        for name, new in backward.items():
+            self._renew_backward(self.layers[name], new)
+        for layer in self.layers.values():
+            if isinstance(layer, PlainLayer) and layer.weight in gradients and not layer.routed:
+                found |= self._of_layer(layer, gradients)
+        return found
+
+    def _check_pairs(self, gradients: Directions) -> None:
         """Refuse another step size for the bias of a plain layer than for its weight: centring ties
         them.
         """
-        groups = {id(p): group for group in self.param_groups for p in group["params"]}
+        groups = self._group_of()
         for layer in self.layers.values():
-            if not isinstance(layer, PlainLayer) or layer.mean is None or not layer.trains_bias:
+            both = layer.weight in gradients and layer.bias in gradients
+            if not isinstance(layer, PlainLayer) or not both or layer.bias not in groups:
                 continue
             for key in ("lr", "momentum", "nesterov"):
-                one, other = groups[id(layer.weight)][key], groups[id(layer.bias)][key]
+                one, other = (float(groups[p][key]) for p in (layer.weight, layer.bias))
                 if one != other:
                     raise ValueError(
                         f"step: expected one {key} for weight and bias of layer "
-                        f"{layer.name!r}, got {one} and {other}; "
-                        "their steps belong together"
+                        f"{layer.name!r}, got {one} and {other}; their steps belong together"
                     )
 
-    def _precondition_the_rest(self) -> None:
-        """Precondition gradients that did not come through the model's own backward pass."""
-        rest = [
-            layer
-            for layer in self.layers.values()
-            if not layer.routed and layer.weight.grad is not None
-        ]
-        if rest and self.sample is not None and self._due():
-            self.reparametrize()
-        self._check_seen()
-        for layer in rest:
-            layer.precondition()
-            layer.routed = True
-
-    def _check_seen(self) -> None:
+    def _check_seen(self, gradients: Directions, moments: dict[str, Moments]) -> None:
         """Refuse the gradient of a layer whose inputs never came by: its steps would be plain ones
         for good.
         """
-        for layer in self.layers.values():
-            if (
-                not layer.seen
-                and layer.renewed < 0
-                and layer.weight.grad is not None
-                and layer.weight.grad.any()
-            ):
+        for name, layer in self.layers.items():
+            known = layer.seen or name in moments or self._last(layer) >= 0
+            if known or self.sample is not None or layer.weight not in gradients:
+                continue
+            if bool(gradients[layer.weight].any()):
                 raise ValueError(
                     "step: expected a forward pass through the model, or a sample, but "
-                    f"layer {layer.name!r} has a "
-                    "gradient and saw neither; call the model itself, on which PRONG was "
-                    "built, build PRONG before a "
-                    "compiled model first runs, or leave the layer out with parameters="
+                    f"layer {name!r} has a gradient and saw neither; call the model itself, on "
+                    "which PRONG was built, build PRONG before a compiled model first runs, or "
+                    "leave the layer out with parameters="
                 )
 
-    def _descend(self, p: Any, group: dict[str, Any]) -> None:
-        """Make a step of gradient descent with momentum."""
-        g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
-        if group["momentum"]:
-            state = self.state[p]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(p)
-            velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(g)
-            g = g.add(velocity, alpha=group["momentum"]) if group["nesterov"] else velocity
-        p.add_(g, alpha=-float(group["lr"]))
+    # ---- Its parts
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
-        super().zero_grad(set_to_none)
-        for layer in self.layers.values():
-            layer.routed = isinstance(layer, WhitenedLayer)
+    def _moments_due(self) -> dict[str, Moments]:
+        """Return the statistics to take over in this step, by layer."""
+        if self.sample is not None:
+            return self._of_sample() if self._due(*self.layers.values()) else {}
+        decay, kept = self.param_groups[0]["decay"], {}
+        for name, layer in self.layers.items():
+            new = self._of_all(layer, layer.moments, layer.features)
+            if new is not None and not self._constant(layer):
+                old = self._running(layer, "input")
+                kept[name] = (new if old is None else old.merged(new, decay)).checked(name)
+        for name, moments in kept.items():
+            self._keep(self.layers[name], "input", moments)
+        return {name: m for name, m in kept.items() if self._due(self.layers[name])}
+
+    def _backward_moments(self) -> dict[str, Moments]:
+        """Return the running moments of the back-propagated gradients, by plain layer."""
+        found: dict[str, Moments] = {}
+        if self.param_groups[0]["backward_eps"] is None:
+            return found
+        for name, layer in self.layers.items():
+            if isinstance(layer, PlainLayer):
+                new = self._of_all(layer, layer.errors_of_a_mean(), layer.outputs)
+                if new is not None:
+                    old = self._running(layer, "backward")
+                    total = new if old is None else old.merged(new, 0.9)
+                    found[name] = total.checked(f"back-propagated gradients of {name}")
+        return found
+
+    def _renew_backward(self, layer: PlainLayer, moments: Moments) -> None:
+        kept = self.state[layer.weight]
+        self._keep(layer, "backward", moments)
+        if "backward_inverse" not in kept or self._last(layer) == self.steps:
+            eps, dtype = self.param_groups[0]["backward_eps"], computing(layer.weight.dtype)
+            inverse = damped_inverse(moments.second_moment(), eps)
+            kept["backward_inverse"] = inverse.to(layer.weight.device, dtype)
+
+    def _of_all(self, layer: Layer, moments: Moments | None, size: int) -> Moments | None:
+        """Return the moments over all processes, some of which may have none."""
+        if _distributed.world_size() == 1:
+            return moments
+        if moments is None:
+            zeros = torch.zeros(size, dtype=torch.float64, device=layer.weight.device)
+            moments = Moments(0.0, zeros, zeros.new_zeros(size, size))
+        total = moments.reduced()
+        return total if total.count else None
+
+    def _running(self, layer: Layer, what: str) -> Moments | None:
+        """Return running moments from the state of a layer."""
+        kept = self.state.get(layer.weight, {})
+        if f"{what}_count" not in kept:
+            return None
+        parts = (kept[f"{what}_{part}"].to(layer.weight.device) for part in ("mean", "scatter"))
+        return Moments(kept[f"{what}_count"], *parts)
+
+    def _keep(self, layer: Layer, what: str, moments: Moments) -> None:
+        """Put running moments into the state of a layer."""
+        values = {"count": moments.count, "mean": moments.mean, "scatter": moments.scatter}
+        self.state[layer.weight].update({f"{what}_{key}": v for key, v in values.items()})
+
+    def _of_layer(self, layer: PlainLayer, gradients: Directions) -> Directions:
+        """Return the step of a plain layer."""
+        G, g = gradients[layer.weight], gradients.get(layer.bias)
+        if self.METRIC not in self.state.get(layer.weight, {}):
+            return {}
+        dtype = computing(G.dtype)
+        matrix, c = self._followed(layer)
+        W, b = self._step_of(layer, G.to(dtype), None if g is None else g.to(dtype), c, matrix)
+        backward = self.state[layer.weight].get("backward_inverse")
+        if backward is not None:
+            backward = backward.to(W)
+            W = torch.tensordot(backward, W, 1)
+            b = None if b is None else backward @ b
+        found = {layer.weight: W.to(G.dtype)}
+        return found if b is None or g is None else {**found, layer.bias: b.to(g.dtype)}
+
+    def _step_of(
+        self, layer: PlainLayer, G: torch.Tensor, g: torch.Tensor | None, c: Any, matrix: Any
+    ) -> Pair:
+        """Return the step from what the passes left, if that is right and costs less."""
+        apply = self._applied(matrix, self._scale(layer, matrix, c))
+        several = self.synchronize and _distributed.world_size() > 1
+        if len(layer.captured) == 1 and not several and (c is None or g is not None):
+            h, version, delta = layer.captured[0]
+            if h._version == version and h.dtype == delta.dtype == G.dtype:
+                h, delta = (part.reshape(-1, part.shape[-1]) for part in (h, delta))
+                if layer.explains(h, delta, G, g):
+                    return layer.from_passes(h, delta, c, apply)
+        return layer.from_gradient(G, g, c, apply)
+
+    def _followed(self, layer: PlainLayer) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return matrix and centre of a layer, moved to the device and precision of its weight."""
+        kept, dtype = self.state[layer.weight], computing(layer.weight.dtype)
+        for key in {self.METRIC, "mean", "backward_inverse"} & kept.keys():
+            kept[key] = kept[key].to(layer.weight.device, dtype)
+        return kept[self.METRIC], kept.get("mean")
+
+    # ---- What variants replace
+
+    def _made(self, sigma: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+        """Return the matrix of a layer's metric for a covariance in float64."""
+        return damped_inverse(sigma, eps, dtype)
+
+    def _scale(self, layer: PlainLayer, matrix: torch.Tensor, c: Any) -> torch.Tensor | None:
+        """Return what of the metric follows every batch."""
+        return None
+
+    def _applied(self, matrix: torch.Tensor, scale: torch.Tensor | None) -> Map:
+        """Return the multiplication of rows by the metric."""
+        return lambda x: x @ matrix
 
     # ---- Keeping
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the next step needs beside the model."""
-        layers = {name: layer.state() for name, layer in self.layers.items()}
-        return {
-            **super().state_dict(),
-            "steps": self.steps,
-            "renewed": self._renewed,
-            "layers": layers,
-        }
+    def _check_state(self, state: dict[nn.Parameter, dict[str, Any]]) -> None:
+        super()._check_state(state)
+        layers = {layer.weight: layer for layer in self.layers.values()}
+        for p, entries in state.items():
+            sizes: dict[str, tuple[int, ...]] = {"momentum_buffer": tuple(p.shape)}
+            if (layer := layers.get(p)) is not None:
+                sizes |= self._sizes(layer)
+            for key, value in entries.items():
+                if key not in sizes or getattr(value, "shape", ()) != sizes[key]:
+                    raise ValueError(f"{key!r} of the layer {layer and layer.name!r}")
+            renewed = entries.get("renewed", -1) >= 0
+            if isinstance(layer, PlainLayer) and renewed != (self.METRIC in entries):
+                raise ValueError(f"{self.METRIC!r} of the layer {layer.name!r}")
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`."""
-        if not {"state", "param_groups", "steps", "renewed", "layers"} <= set(state_dict):
-            raise ValueError(
-                f"load_state_dict: expected a state of PRONG, got the entries {list(state_dict)}"
-            )
-        layers = state_dict["layers"]
-        if set(layers) != set(self.layers):
-            raise ValueError(
-                f"load_state_dict: expected the layers {sorted(self.layers)}, got {sorted(layers)}"
-            )
-        misfits = [name for name, layer in self.layers.items() if not layer.fits(layers[name])]
-        if misfits or not self._velocities_fit(state_dict):
-            where = f"layer {misfits[0]!r}" if misfits else "the momentum"
-            raise ValueError(
-                "load_state_dict: expected statistics and momentum of the layers as they "
-                "are here, got others for "
-                f"{where}; build model and optimizer as they were when it was saved"
-            )
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self.steps, self._renewed = state_dict["steps"], state_dict["renewed"]
-        for name, state in layers.items():
-            self.layers[name].load_state(state)
-
-    def _velocities_fit(self, state_dict: dict[str, Any]) -> bool:
-        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        found = [state_dict["state"].get(number, {}).get("momentum_buffer") for number in numbers]
-        pairs = zip(found, parameters, strict=False)  # torch checks how many there are
-        return all(one is None or one.shape == p.shape for one, p in pairs)
+    def _sizes(self, layer: Layer) -> dict[str, tuple[int, ...]]:
+        """Return the entries that the state of a layer may have, and their shapes."""
+        out, n = layer.outputs, layer.features
+        found: dict[str, tuple[int, ...]] = {"renewed": ()}
+        for what, size in (("input", n), ("backward", out)):
+            found |= {
+                f"{what}_count": (),
+                f"{what}_mean": (size,),
+                f"{what}_scatter": (size, size),
+            }
+        if isinstance(layer, PlainLayer):
+            found |= {self.METRIC: (n, n), "mean": (n,), "backward_inverse": (out, out)}
+        return found
 
     def close(self) -> None:
         """Remove the hooks from the model."""
-        self._unhook()
+        if self._unhook is not None:
+            self._unhook()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            key: value for key, value in self.__dict__.items() if key not in ("_unhook", "step")
-        }
+        left: dict[str, Any] = {"_unhook": None, "layers": {}, "plain": {}}
+        return {**super().__getstate__(), **left}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._register()
-
-    def _metric_type(self) -> type:
-        """Return the kind of inverse metric of a plain layer's weights; what variants replace."""
-        return InverseCovariance
-
-    def _find_layers(self) -> None:
-        """Act on the layers of all parameters so far; those known already keep their statistics."""
+    def _changed(self) -> None:
+        """Act on the layers of all parameters so far."""
         known = self.layers
         modules, self.plain = trained_layers(
-            self.model, [p for g in self.param_groups for p in g["params"]]
+            self.model, self._leaves(), self.param_groups[0]["max_features"]
         )
         self.layers = {
             name: known.get(name) or self._layer(name, module) for name, module in modules.items()
         }
-        chosen = {id(p) for group in self.param_groups for p in group["params"]}
-        for layer in self.layers.values():
-            layer.trains_bias = id(layer.bias) in chosen
-        self._register()
+        self._register(modules)
 
-    def _layer(self, name: str, module: nn.Module) -> PlainLayer | WhitenedLayer:
-        if hasattr(module, "V"):
-            return WhitenedLayer(name, module)
-        layer = PlainLayer(name, module, self._metric_type())
-        layer.backward_eps = self.backward_eps
-        return layer
+    def _restored(self) -> None:
+        self._changed()
 
-    def _register(self) -> None:
-        modules, handles = dict(self.model.named_modules()), []
-        for name, layer in self.layers.items():
-            module, tap = modules[name], Tap(self, name)
+    def _layer(self, name: str, module: nn.Module) -> Layer:
+        return (WhitenedLayer if hasattr(module, "V") else PlainLayer)(name, module)
+
+    def _register(self, modules: dict[str, nn.Module]) -> None:
+        self.close()
+        handles = []
+        for name, module in modules.items():
+            tap = Tap(self, name)
             remove_taps(module)
-            handles.append(module.register_forward_pre_hook(tap.before, with_kwargs=True))
-            if isinstance(layer, PlainLayer):
-                handles.append(
-                    module.register_forward_hook(tap.after, prepend=True, with_kwargs=True)
-                )
-        if hasattr(self, "_unhook"):
-            self._unhook()
+            early = self.param_groups[0]["in_backward"] or hasattr(module, "V")
+            if early and self.sample is not None:
+                handles.append(module.register_forward_pre_hook(tap.before, with_kwargs=True))
+            handles.append(module.register_forward_hook(tap.after, prepend=True, with_kwargs=True))
         self._unhook = weakref.finalize(self, _remove, handles)
+
+
+@contextmanager
+def _held(model: nn.Module) -> Iterator[None]:
+    """Let a model run without a graph of its parameters, and yet differentiate in its pass."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for p in trained:
+        p.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for p in trained:
+            p.requires_grad_(True)
 
 
 def _remove(handles: list) -> None:

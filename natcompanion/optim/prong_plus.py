@@ -2,7 +2,6 @@ r"""PRONG+: PRONG with a diagonal rescaling for every batch, by batch normalizat
 coordinates.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -12,43 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion.layers import whitening_pair
-from natcompanion.optim._prong_layers import Map
+from natcompanion.optim._prong_layers import Layer, Map, PlainLayer
 from natcompanion.optim.prong import PRONG
-
-
-class ScaledWhitening:
-    r"""Multiplication of rows by :math:`U^\top D^2 U`, with D from the batch."""
-
-    def __init__(self, U: torch.Tensor, floor: torch.Tensor) -> None:
-        self.tensors = (U, floor)
-
-    def prepared(self, centred: torch.Tensor | None) -> Map:
-        """Return the multiplication for a batch of centred inputs; D is 1 without one."""
-        U, floor = self.tensors
-        if centred is None:
-            return lambda x: (x @ U.mT) @ U
-        total = (centred @ U.mT).square().sum(0)
-        count = total.new_tensor([float(len(centred))])
-        _distributed.reduce_sum([total, count])
-        scale = 1 / (total / count + floor)
-        return lambda x: ((x @ U.mT) * scale) @ U
-
-
-@dataclass(frozen=True)
-class MakeScaledWhitening:
-    """Make the metric of a layer with a given floor."""
-
-    floor: float
-    ndims = (2, 0)
-
-    def of(self, sigma: torch.Tensor, eps: float, like: torch.Tensor) -> ScaledWhitening:
-        """Return the metric for a covariance in float64; it computes in the dtype of ``like``."""
-        U, _ = whitening_pair(sigma, eps, "pca")
-        return ScaledWhitening(U.to(like), like.new_tensor(self.floor))
-
-    def __call__(self, U: torch.Tensor, floor: torch.Tensor) -> ScaledWhitening:
-        """Return the metric from what was stored of one."""
-        return ScaledWhitening(U, floor)
 
 
 class PRONGPlus(PRONG):
@@ -72,6 +36,7 @@ class PRONGPlus(PRONG):
     model, lr, momentum, **options
         As of :class:`PRONG`.
     normalization : "batch" or "diagonal"
+        With the second, the inputs of a step are kept until it is made: D is that of all of them.
     floor : float
         :math:`\phi`, positive. A direction whose variance is far below ``eps`` has :math:`E[z_i^2]`
         near 0; D then multiplies the step by up to 1/floor, against the bound 1/eps that ``eps``
@@ -105,22 +70,61 @@ class PRONGPlus(PRONG):
             raise ValueError(
                 f'normalization: expected "batch" or "diagonal", got {normalization!r}'
             )
-        if normalization == "batch" and not any(isinstance(m, _BatchNorm) for m in model.modules()):
+        modules = list(model.modules()) if isinstance(model, nn.Module) else []
+        if normalization == "batch" and modules and not any(map(_normalizes, modules)):
             raise ValueError(
                 "model: expected batch normalization in it, found none; use "
                 "layers.with_batch_norm(model), "
                 'or normalization="diagonal"'
             )
-        if normalization == "diagonal" and any(hasattr(m, "V") for m in model.modules()):
+        if normalization == "diagonal" and any(hasattr(m, "V") for m in modules):
             raise ValueError(
                 'normalization: expected plain layers for "diagonal", got whitened ones'
             )
-        self.normalization, self.floor = normalization, check.positive(floor, "floor")
+        if normalization == "diagonal":
+            self.METRIC = "whitening"
+        self._more = {"normalization": normalization, "floor": floor}
         super().__init__(model, lr, momentum, **options)
 
-    def _metric_type(self) -> Any:
-        return (
-            MakeScaledWhitening(self.floor)
-            if self.normalization == "diagonal"
-            else super()._metric_type()
-        )
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        check.positive(group["floor"], "floor")
+        kind = "diagonal" if self.METRIC == "whitening" else "batch"
+        if group["normalization"] != kind:
+            raise ValueError(f"normalization: expected {kind!r}, got {group['normalization']!r}")
+
+    def _wanted(self, layer: Layer, h: torch.Tensor, output: torch.Tensor) -> dict[str, Any]:
+        wanted = super()._wanted(layer, h, output)
+        if self.METRIC == "whitening" and isinstance(layer, PlainLayer):
+            wanted["inputs"] = h.detach().clone()
+        return wanted
+
+    def _needs_passes(self, group: dict[str, Any]) -> bool:
+        return self.METRIC == "whitening" or super()._needs_passes(group)
+
+    def _made(self, sigma: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+        if self.METRIC == "whitening":
+            return whitening_pair(sigma, eps, "pca")[0]
+        return super()._made(sigma, eps, dtype)
+
+    def _scale(self, layer: PlainLayer, matrix: torch.Tensor, c: Any) -> torch.Tensor | None:
+        """Return the squares of D, from the inputs of this step; 1 without any."""
+        if self.METRIC != "whitening":
+            return None
+        total, count = torch.zeros_like(matrix[0]), matrix.new_zeros(1)
+        for h in layer.inputs:
+            rows = layer.rows(h).to(matrix)
+            total += ((rows if c is None else rows - c) @ matrix.mT).square().sum(0)
+            count += len(rows)
+        _distributed.reduce_sum([total, count])
+        floor = self.param_groups[0]["floor"]
+        return 1 / (total / count + floor) if count else torch.ones_like(total)
+
+    def _applied(self, matrix: torch.Tensor, scale: torch.Tensor | None) -> Map:
+        if scale is None:
+            return super()._applied(matrix, scale)
+        return lambda x: ((x @ matrix.mT) * scale) @ matrix
+
+
+def _normalizes(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm)

@@ -4,7 +4,7 @@ sees the layer's inputs.
 
 import weakref
 from collections.abc import Iterable
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -34,12 +34,12 @@ def packed_moments(x: torch.Tensor, nu: torch.Tensor, index: torch.Tensor) -> to
     return nu.mT @ pairs.mT
 
 
-def unpacked(packed: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
+def unpacked(packed: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the symmetric matrices (m, D, D) whose upper triangles are the rows of ``packed``."""
-    G = packed.new_empty(len(packed), dim, dim)
-    G[:, index[0], index[1]] = packed
-    G[:, index[1], index[0]] = packed
-    return G
+    first, second = torch.triu_indices(dim, dim, device=packed.device)
+    where = torch.empty(dim, dim, dtype=torch.long, device=packed.device)
+    where[first, second] = where[second, first] = torch.arange(len(first), device=packed.device)
+    return packed.index_select(1, where.flatten()).view(-1, dim, dim)
 
 
 def definite_inverse(G: torch.Tensor, relative: float) -> torch.Tensor:
@@ -75,10 +75,13 @@ def _inverse(G: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     info = torch.finfo(G.dtype)
     pivots = root.diagonal(dim1=-2, dim2=-1)
     failed = (failed > 0) | (pivots < (info.tiny / info.eps) ** 0.5).any(-1)
-    # In the place of a root that failed stands I: a zero pivot is an error in cholesky_inverse.
-    eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
-    inverse = torch.cholesky_inverse(torch.where(failed[..., None, None], eye, root))
-    return inverse, failed | ~inverse.isfinite().all(-1).all(-1)
+    if bool(failed.any()):  # a zero pivot is an error in cholesky_inverse
+        eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+        root = torch.where(failed[..., None, None], eye, root)
+    inverse = torch.cholesky_inverse(root)
+    if not isfinite(float(inverse.sum())):
+        failed = failed | ~inverse.isfinite().all(-1).all(-1)
+    return inverse, failed
 
 
 def windows(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
@@ -293,7 +296,7 @@ class Block:
         else:
             S = kept["S"].to(self.dtype) if "S" in kept else self.nothing()
         if self.own:
-            S = unpacked(S, self._index(S.device), self.dim)
+            S = unpacked(S, self.dim)
         part = slice(*self.trained)
         return S[part] if self.kind == "diagonal" else S[..., part, part]
 
@@ -323,28 +326,34 @@ class Block:
 
     def directions(self, kept: Kept, gradients: Directions, relative: float) -> Directions:
         """Return the gradients times the stored inverse; one that is missing counts as 0."""
-        own = [p for p in self.parts if p.requires_grad]
-        pieces = [
-            self._matrix(gradients[p] if p in gradients else torch.zeros_like(p)) for p in own
-        ]
-        g = (torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]).to(self.dtype)
-        if "inverse" in kept and (kept["start"], kept["stop"]) != self.trained:
+        if "inverse" not in kept:
+            return {}
+        if (kept["start"], kept["stop"]) != self.trained:
             self.refresh(kept, relative)
-        d = self._times_inverse(kept, g).split([piece.shape[1] for piece in pieces], 1)
-        return {
-            p: (part.mT if self.transposed and p.ndim > 1 else part).reshape(p.shape)
-            for p, part in zip(own, d, strict=True)
-            if p in gradients
-        }
+        own = [p for p in self.parts if p.requires_grad]
+        given = [gradients.get(p) for p in own]
+        pieces = [
+            self._matrix(torch.zeros_like(p) if g is None else g)
+            for p, g in zip(own, given, strict=True)
+        ]
+        g = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
+        inverse = kept["inverse"]
+        d = self._times(inverse, kept, g if g.dtype == inverse.dtype else g.to(inverse.dtype))
+        found: Directions = {}
+        start = 0
+        for p, piece in zip(own, pieces, strict=True):
+            part = d[:, start : start + piece.shape[1]]
+            start += piece.shape[1]
+            if p.grad is not None:
+                found[p] = (part.mT if self.transposed and p.ndim > 1 else part).reshape(p.shape)
+        return found
 
     def _matrix(self, g: torch.Tensor) -> torch.Tensor:
         """Return a gradient with one row for each neuron."""
         return g.mT if self.transposed and g.ndim > 1 else g.reshape(self.neurons, -1)
 
-    def _times_inverse(self, kept: Kept, g: torch.Tensor) -> torch.Tensor:
-        if "inverse" not in kept:
-            return g
-        inverse = kept["inverse"].to(self.dtype)
+    def _times(self, inverse: torch.Tensor, kept: Kept, g: torch.Tensor) -> torch.Tensor:
+        """Return gradients (m, D) times an inverse."""
         if self.kind == "diagonal":
             return g * inverse
         if self.own:
@@ -370,10 +379,19 @@ class Tap:
         self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         self.name = name
 
-    @torch._disable_dynamo  # under torch.compile the hook runs as it is
     def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
+        if torch.compiler.is_compiling():  # under torch.compile the hook runs as it is
+            self._show_uncompiled(args, kwargs, output)
+        else:
+            self._show(args, kwargs, output)
+
+    @torch._disable_dynamo
+    def _show_uncompiled(self, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
+        self._show(args, kwargs, output)
+
+    def _show(self, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
         optimizer = self.optimizer()
-        if optimizer is not None:
+        if optimizer is not None and optimizer._watches():
             optimizer._see(self.name, first(args, kwargs), output)
 
     def __deepcopy__(self, memo: dict) -> "Tap":

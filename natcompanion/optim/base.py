@@ -137,11 +137,12 @@ class Preconditioned(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if gradients := self._gradients():
-            with torch.autocast(next(iter(gradients)).device.type, enabled=False):
-                directions = self._directions(gradients)
-                self._descend(directions)
-        for p in trainable(self._leaves()) if self.state else ():
-            self.state[p]  # torch.distributed.checkpoint wants an entry of every one, or of none
+            device = next(iter(gradients)).device.type
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device, enabled=False):
+                    self._descend(self._directions(gradients))
+            else:
+                self._descend(self._directions(gradients))
         for group in self.param_groups:
             group["steps"] += 1
         return loss
@@ -164,22 +165,22 @@ class Preconditioned(Optimizer):
 
     def _descend(self, directions: Directions) -> None:
         """Move along the directions, with the momentum and the weight decay of each group."""
-        groups = self._group_of()
-        for p, d in directions.items():
-            group = groups[p]
+        for group in self.param_groups:
             lr, decay = float(group["lr"]), float(group["weight_decay"])
-            d = self._with_momentum(p, d, group)
-            if decay:
-                p.mul_(1 - lr * decay)
-            p.add_(d, alpha=-lr)
+            for p in group["params"]:
+                if (d := directions.get(p)) is None:
+                    continue
+                if group["momentum"]:
+                    d = self._with_momentum(p, d, group)
+                if decay:
+                    p.mul_(1 - lr * decay)
+                p.add_(d, alpha=-lr)
 
     def _with_momentum(
         self, p: nn.Parameter, d: torch.Tensor, group: dict[str, Any]
     ) -> torch.Tensor:
         """Return the direction with momentum, as in ``torch.optim.SGD``."""
         mu = float(group["momentum"])
-        if not mu:
-            return d
         d = d.to_dense() if d.is_sparse else d
         velocity = self.state[p].get("momentum_buffer")
         if velocity is None:
@@ -389,14 +390,13 @@ def refuse_sharded(p: torch.Tensor, name: str) -> None:
 def refuse_not_finite(gradients: Iterable[torch.Tensor], name: str) -> None:
     """Raise ValueError if a gradient has NaN or infinite entries.
 
-    One sum decides, because it is not finite where an entry is not; only then are entries looked
+    The norms decide, because one is not finite where an entry is not; only then are entries looked
     at.
     """
     numbers = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     if not numbers:
         return
-    wide = [g.sum(dtype=torch.promote_types(g.dtype, torch.float32)) for g in numbers]
-    total = sum(abs(float(part)) for part in wide)
+    total = sum(map(float, torch._foreach_norm(numbers)))
     if not isfinite(total) and not all(bool(g.isfinite().all()) for g in numbers):
         raise ValueError(
             f"{name}: expected finite gradients, got NaN or infinity; nothing was changed. "

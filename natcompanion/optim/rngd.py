@@ -184,7 +184,6 @@ class RNGD(Preconditioned):
         if not 0 <= check.non_negative(group["decay"], "decay") < 1:
             raise ValueError(f"decay: expected a number from 0 to below 1, got {group['decay']!r}")
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step and return the loss of ``closure``, if there is one.
 
@@ -223,53 +222,62 @@ class RNGD(Preconditioned):
 
     # ---- Parts
 
-    @torch._disable_dynamo
     def _directions(self, gradients: Directions) -> Directions:
-        statistics = self._statistics(gradients)
-        groups, found = self._group_of(), dict(gradients)
+        if torch.compiler.is_compiling():  # a compiled step runs as it is
+            return self._directions_uncompiled(gradients)
+        return self._preconditioned(gradients)
+
+    @torch._disable_dynamo
+    def _directions_uncompiled(self, gradients: Directions) -> Directions:
+        return self._preconditioned(gradients)
+
+    def _preconditioned(self, gradients: Directions) -> Directions:
+        statistics = self._statistics(gradients) if self._watches() else {}
         for name, block in self.blocks.items():
-            group = groups[block.parts[0]]
-            mine = any(p in gradients and p.requires_grad for p in block.parts)
-            kept = self.state[block.parts[0]] if mine else {}
-            if not mine:
+            if all(p.grad is None or not p.requires_grad for p in block.parts):
                 continue
+            group, kept = self._group(block), self.state[block.parts[0]]
             if "kind" not in kept:
                 kept.update(block.new())
-            if "constant" in kept or name in statistics:
+            if name in statistics or ("constant" in kept and _due(group)):
                 decay = group["decay"] ** group["statistics_every"]
-                if self._due(block, group):
-                    block.accumulate(kept, statistics.get(name), group["eps"], decay)
+                block.accumulate(kept, statistics.get(name), group["eps"], decay)
             if (group["steps"] + 1) % group["period"] == 0:
                 block.refresh(kept, group["relative_eps"])
-            found |= block.directions(kept, gradients, group["relative_eps"])
-        return found
+            gradients |= block.directions(kept, gradients, group["relative_eps"])
+        return gradients
 
-    @staticmethod
-    def _due(block: Block, group: dict[str, Any]) -> bool:
-        """Return whether the coming step takes in the statistics of a layer."""
-        return (group["steps"] + 1) % group["statistics_every"] == 0
+    def _group(self, block: Block) -> dict[str, Any]:
+        """Return the group of a layer's weight, or of its bias if that is all."""
+        if len(self.param_groups) == 1:
+            return self.param_groups[0]
+        return self._group_of()[block.parts[0]]
+
+    def _watches(self) -> bool:
+        """Return whether the coming step takes in any statistics."""
+        return any(map(_due, self.param_groups))
 
     def _see(self, name: str, x: torch.Tensor, output: torch.Tensor) -> None:
         """Note a forward pass of a layer, if its statistics are wanted."""
         block = self.blocks.get(name)
-        if block is None:
-            return
-        p = block.parts[0]
-        group = self._group_of()[p]
-        if self._due(block, group) and "constant" not in self.state.get(p, {}):
-            block.see(x, output, group["omega"])
+        if block is not None and self._wanted(block):
+            block.see(x, output, self._group(block)["omega"])
+
+    def _wanted(self, block: Block) -> bool:
+        """Return whether the coming step takes in the statistics of a layer."""
+        return _due(self._group(block)) and "constant" not in self.state.get(block.parts[0], {})
 
     def _statistics(self, gradients: Directions) -> dict[str, torch.Tensor]:
         """Return what the running means shall take in, by layer, averaged over the examples of all
         processes.
         """
-        groups, several = self._group_of(), world_size() > 1
-        due = {}
-        for name, block in self.blocks.items():
-            p = block.parts[0]
-            mine = any(q.requires_grad and (several or q in gradients) for q in block.parts)
-            if mine and self._due(block, groups[p]) and "constant" not in self.state.get(p, {}):
-                due[name] = block
+        several = world_size() > 1
+        due = {
+            name: block
+            for name, block in self.blocks.items()
+            if self._wanted(block)
+            and any(p.requires_grad and (several or p in gradients) for p in block.parts)
+        }
         examples = {name: float(block.examples) for name, block in due.items()}
         found = {name: block.statistics() for name, block in due.items() if block.pending}
         if several and due:
@@ -444,6 +452,11 @@ class RNGD(Preconditioned):
             ) from error
         (constant,) = Share(len(sample)).mean(total / len(sample))
         self.state[block.parts[0]].update(block.new(), constant=constant)
+
+
+def _due(group: dict[str, Any]) -> bool:
+    """Return whether the coming step takes in the statistics of a group's layers."""
+    return (group["steps"] + 1) % group["statistics_every"] == 0
 
 
 def _over_processes(

@@ -112,8 +112,9 @@ def principal_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     On a copy ``z`` of inputs that never change, the metric of a linear first layer is the diagonal
     :math:`\Lambda`, also with a multiple of I added, so that its natural gradient costs nothing:
-    ``RNGD(model, lr, blocks={"0": "diagonal"})``. That layer has no bias, and for the same function
-    the weights ``W @ Q``, where ``W`` has the bias as its last column.
+    ``RNGD(model, lr, blocks={"0": "diagonal"})``. That layer has no bias, and for the same outputs
+    the weights ``W @ Q``, where ``W`` has the bias as its last column. Axes in which no input lies
+    are left out: their weights would keep their first values for ever.
 
     Parameters
     ----------
@@ -121,10 +122,11 @@ def principal_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Returns
     -------
-    z : Tensor, shape (n, D + 1)
-        In the dtype of ``x``; computed in float64. ``augment(new) @ Q`` are other inputs.
-    Q : Tensor, shape (D + 1, D + 1)
-        Orthogonal, in float64.
+    z : Tensor, shape (n, r)
+        In the dtype of ``x``; computed in float64; r is the rank of the inputs with a 1 last.
+        ``augment(new) @ Q`` are other inputs.
+    Q : Tensor, shape (D + 1, r)
+        Orthonormal columns, in float64.
 
     Raises
     ------
@@ -144,7 +146,8 @@ def principal_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     True
     """
     rows = augment(_examples(x)).double()
-    _, Q = torch.linalg.eigh(rows.mT @ rows / len(rows))
+    values, Q = torch.linalg.eigh(rows.mT @ rows / len(rows))
+    Q = Q[:, values > len(values) * torch.finfo(Q.dtype).eps * values[-1]]
     return (rows @ Q).to(x.dtype), Q
 
 

@@ -325,8 +325,6 @@ def test_refusals_leave_the_parameters_alone():
         MirrorDescent(parameters, metric(26), -0.1)
     with pytest.raises(ValueError, match="period"):
         MirrorDescent(parameters, metric(26), 0.1, period=0)
-    with pytest.raises(ValueError, match="one parameter group"):
-        MirrorDescent([{"params": parameters[:1]}, {"params": parameters[1:]}], metric(26), 0.1)
     optimizer = MirrorDescent(parameters, metric(26), 1e308)
     backward(model, x, t)
     parameters[0].grad *= 1e9
@@ -336,6 +334,21 @@ def test_refusals_leave_the_parameters_alone():
     with pytest.raises(ValueError, match="gradient"):
         optimizer.step()
     assert torch.equal(reference.parameter_vector(model), before)
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_groups_have_steps_of_their_own_in_one_metric(dual):
+    model, (x, t) = network(), batch()
+    before, parts = reference.parameter_vector(model), list(model.parameters())
+    groups = [{"params": parts[:2], "lr": 0.0}, {"params": parts[2:]}]
+    backward(model, x, t)
+    g = torch.cat([p.grad.reshape(-1) for p in parts])
+    MirrorDescent(groups, metric(26), 0.1, dual=dual, momentum=0.5).step()
+    expected = 0.1 * Quadratic(metric(26)).conjugate_gradient(g)
+    first = sum(p.numel() for p in parts[:2])
+    expected[:first] = 0
+    moved = before - reference.parameter_vector(model)
+    torch.testing.assert_close(moved, expected)
 
 
 def test_a_mirror_that_is_a_module():
@@ -363,8 +376,9 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     optimizer.step()
     psi, state = optimizer.psi, optimizer.state_dict()
     state["param_groups"][0]["lr"] = 0.7
+    other = {**state, "state": {**state["state"], 0: {"metric": metric(3)}}}
     with pytest.raises(ValueError, match=r"expected shape \(26, 26\), got \(3, 3\)"):
-        optimizer.load_state_dict({**state, "metric": metric(3)})
+        optimizer.load_state_dict(other)
     with pytest.raises(ValueError, match="expected one of MirrorDescent"):
         optimizer.load_state_dict(torch.optim.SGD(model.parameters(), 0.7).state_dict())
     assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.psi is psi

@@ -40,6 +40,9 @@ from natcompanion.optim import (
     Newton,
     PRONGPlus,
 )
+from natcompanion.optim.mirror_descent import MirrorDescent
+from natcompanion.optim.relative_gradient import RelativeGradient
+from natcompanion.optim.rngd import RNGD
 
 FEATURES, CLASSES = 5, 3
 KINDS = ("gradient", "batch")
@@ -103,6 +106,27 @@ def likelihood_first(kind: type) -> Callable[..., torch.optim.Optimizer]:
     return lambda model, **options: kind(model, Categorical(), **options)
 
 
+def mirrored(model: nn.Module, params: Any = None, **options: Any) -> torch.optim.Optimizer:
+    """Return mirror descent in a fixed metric of all parameters of the model."""
+    params = list(model.parameters()) if params is None else params
+    P = sum(p.numel() for p in model.parameters())
+    g = torch.Generator().manual_seed(5)
+    M = torch.randn(P, P, generator=g, dtype=torch.float64)
+    return MirrorDescent(params, M @ M.mT / P + torch.eye(P, dtype=torch.float64), **options)
+
+
+def relative(model: nn.Module, params: Any = None, **options: Any) -> torch.optim.Optimizer:
+    """Return relative gradients for the square matrices of a model."""
+    return RelativeGradient(list(model.parameters()) if params is None else params, **options)
+
+
+def squares() -> nn.Sequential:
+    """Return a network of square matrices."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(FEATURES, FEATURES, bias=False) for _ in range(2)]
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1]).double()
+
+
 def refreshed(optimizer: Any) -> None:
     """Measure the metric of an optimizer that is told when."""
     optimizer.refresh(data(40, 9)[0])
@@ -142,6 +166,7 @@ def sampled(kind: type) -> Callable[..., torch.optim.Optimizer]:
 
 
 MOMENTUM = {"momentum": 0.6, "nesterov": True, "weight_decay": 0.02}
+RNGD_OPTIONS = {"lr": 0.05, "period": 2, "statistics_every": 1, "decay": 0.8, "eps": 0.1}
 TABLE = {
     "KFAC": Row(likelihood_first(KFAC), "gradient", {"lr": 0.05, "damping": 0.1}, start=refreshed),
     "KFAC factored": Row(
@@ -184,6 +209,17 @@ TABLE = {
     "Newton": Row(likelihood_first(Newton), "batch", {"lr": 0.1, "damping": 1.0}),
     "HessianFree": Row(likelihood_first(HessianFree), "batch", {"lr": 0.1}),
     "KrylovSubspaceDescent": Row(likelihood_first(KrylovSubspaceDescent), "batch"),
+    "RNGD": Row(RNGD, "gradient", RNGD_OPTIONS),
+    "RNGD shared": Row(
+        RNGD,
+        "gradient",
+        {**RNGD_OPTIONS, "relative_eps": 0.1, "omega": 0.2, **MOMENTUM},
+        {"blocks": "mean"},
+    ),
+    "MirrorDescent": Row(mirrored, "gradient", {"lr": 0.05}, key="params"),
+    "RelativeGradient": Row(
+        relative, "gradient", {"lr": 0.1, **MOMENTUM}, model=squares, key="params"
+    ),
 }
 KSD = "KrylovSubspaceDescent"
 EXEMPT: dict[tuple[str, str], str] = {
@@ -191,6 +227,18 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("accumulation", "PRONG+"): "batch normalization sees the parts one by one",
     ("model_in_another_precision", KSD): "rounding changes which of its trial points it takes",
     ("momentum_nesterov_and_decay", KSD): "the last step is in its subspace instead",
+    ("some_gradients_are_missing", "MirrorDescent"): "its metric couples all parameters",
+    ("a_group_added_later", "MirrorDescent"): "its metric has a size",
+    ("a_group_added_later", "RelativeGradient"): "the model of its row has two parameters",
+    **{
+        (prop, name): "it takes tensors of any origin, and no model"
+        for prop in (
+            "ways_to_name_the_parameters",
+            "parameters_that_will_not_do",
+            "a_model_is_asked_for",
+        )
+        for name in ("MirrorDescent", "RelativeGradient")
+    },
 }
 
 

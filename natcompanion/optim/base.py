@@ -40,8 +40,8 @@ class Preconditioned(Optimizer):
 
     Parameters
     ----------
-    model : Module
-        The model to train.
+    model : Module or None
+        The model to train; None for an optimizer of parameters that may belong to no model.
     parameters : iterable or None
         What to train of it: parameters, their names, pairs as from ``named_parameters()``, or
         groups of these with options of their own; all parameters if None.
@@ -58,9 +58,12 @@ class Preconditioned(Optimizer):
     uses_hooks = False
     """Whether the optimizer watches the passes of the model."""
 
-    def __init__(self, model: nn.Module, parameters: Parameters, defaults: dict[str, Any]) -> None:
-        require_module(model, type(self).__name__)
-        self.model = model
+    def __init__(
+        self, model: nn.Module | None, parameters: Parameters, defaults: dict[str, Any]
+    ) -> None:
+        if model is not None or parameters is None:
+            require_module(model, type(self).__name__)
+        self.model: Any = model
         super().__init__(_groups(model, parameters), {**DESCENT, **defaults, "steps": 0})
 
     # ---- Groups
@@ -340,7 +343,7 @@ def number(value: Any, name: str) -> float:
         raise ValueError(f"{name}: expected a number, got {value!r}") from None
 
 
-def resolved(model: nn.Module, chosen: Any) -> list[Any]:
+def resolved(model: nn.Module | None, chosen: Any) -> list[Any]:
     """Return parameters of a model from parameters, names or pairs of both, in their order.
 
     Pairs stay pairs, as torch keeps their names.
@@ -348,12 +351,17 @@ def resolved(model: nn.Module, chosen: Any) -> list[Any]:
     Raises
     ------
     ValueError
-        If one is not of this model.
+        If one is not of this model, or is a name and there is no model.
     """
+    items = [chosen] if isinstance(chosen, (torch.Tensor, str)) else list(chosen)
+    if model is None:
+        if names := [item for item in items if isinstance(item, str)]:
+            raise ValueError(f"params: expected tensors, got the names {names[:5]}")
+        return items
     named = dict(model.named_parameters(remove_duplicate=False))
     own = {id(p) for p in named.values()}
     found = []
-    for item in [chosen] if isinstance(chosen, (torch.Tensor, str)) else list(chosen):
+    for item in items:
         p = named.get(item) if isinstance(item, str) else item
         tensor = p[1] if isinstance(p, tuple) and len(p) == 2 else p
         if id(tensor) not in own:
@@ -365,14 +373,14 @@ def resolved(model: nn.Module, chosen: Any) -> list[Any]:
     return found
 
 
-def _groups(model: nn.Module, parameters: Parameters) -> list[dict[str, Any]]:
+def _groups(model: nn.Module | None, parameters: Parameters) -> list[dict[str, Any]]:
     """Return parameter groups from what the user chose."""
     if parameters is None:
-        chosen = list(model.parameters())
+        chosen: list[Any] = [] if model is None else list(model.parameters())
     else:
-        chosen = [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
+        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     if not chosen:
-        raise ValueError("parameters: expected at least one parameter of the model, got none")
+        raise ValueError("parameters: expected at least one parameter, got none")
     if all(isinstance(item, dict) for item in chosen):
         return [dict(group) for group in chosen]
     return [{"params": chosen}]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.optim import Optimizer
 
 from natcompanion import _checks as check
+from natcompanion.optim.base import Directions, Preconditioned
 
 
 class Mirror(Protocol):
@@ -98,7 +98,7 @@ def proximal_objective(
     return q @ gradient + bregman_divergence(psi, q, theta) / check.positive(lr, "lr")
 
 
-class MirrorDescent(Optimizer):
+class MirrorDescent(Preconditioned):
     r"""Gradient steps on the dual parameters of a convex function :math:`\psi`.
 
     .. math:: \Omega = \nabla\psi(\theta) - \alpha\, \nabla_\theta, \qquad
@@ -133,6 +133,9 @@ class MirrorDescent(Optimizer):
         Use the gradient with respect to the dual parameters.
     period : int
         Steps for which the metric of a callable is kept.
+    momentum, nesterov, weight_decay
+        As for :class:`natcompanion.optim.Preconditioned`: momentum of the step divided by ``lr``,
+        and decoupled decay.
 
     Raises
     ------
@@ -142,7 +145,8 @@ class MirrorDescent(Optimizer):
 
     Notes
     -----
-    One parameter group, because :math:`\psi` couples all parameters. All on :math:`\Omega` is
+    :math:`\psi` couples the parameters of all groups; each group takes its part of the step with
+    its own ``lr``. ``state_dict`` holds the metric of a callable. All on :math:`\Omega` is
     float64. Source: prong Eq. 8 to 10; the paper says "complex" conjugate and means the convex one.
     """
 
@@ -154,6 +158,9 @@ class MirrorDescent(Optimizer):
         *,
         dual: bool = False,
         period: int = 1,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
     ) -> None:
         if not (
             callable(psi) or isinstance(psi, torch.Tensor) or hasattr(psi, "conjugate_gradient")
@@ -162,77 +169,62 @@ class MirrorDescent(Optimizer):
                 "psi: expected a mirror, a metric or a callable that returns one, got "
                 f"{type(psi).__name__}"
             )
-        self._source: Any  # a Mirror, a metric, or a callable that returns one
-        self._source, self.dual, self.period, self._steps = (
-            psi,
-            dual,
-            check.whole(period, "period"),
-            0,
-        )
+        self._source: Any = psi  # a Mirror, a metric, or a callable that returns one
         self._renewed = callable(psi) and not hasattr(psi, "conjugate_gradient")
         self.psi: Any = None  # a Mirror; None before the callable's first metric
-        super().__init__(params, {"lr": check.non_negative(lr, "lr")})
+        options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        super().__init__(None, params, {"lr": lr, **options, "dual": dual, "period": period})
         if not self._renewed:
             self.psi = self._mirror(psi) if isinstance(psi, torch.Tensor) else psi
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse a second group."""
-        if self.param_groups:
-            raise ValueError(
-                "MirrorDescent: expected one parameter group, because psi couples all parameters"
-            )
-        super().add_param_group(param_group)
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        check.whole(group["period"], "period")
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step along the gradients that the parameters hold, or that ``closure``
-        computes.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _directions(self, gradients: Directions) -> Directions:
+        options = self.param_groups[0]
         g = check.floating(self._vector([p.grad for p in self._leaves()]), "gradient")
-        if self._renewed and self._steps % self.period == 0:
-            self.psi = self._mirror(self._source())
-        if lr := self.param_groups[0]["lr"]:
-            self._write(mirror_step(self.psi, self._vector(self._leaves()), g, lr, dual=self.dual))
-        self._steps += 1
-        return loss
+        psi, metric = self.psi, None
+        if self._renewed and (psi is None or options["steps"] % options["period"] == 0):
+            metric = self._source()
+            psi = self._mirror(metric)
+        theta, found = self._vector(self._leaves()), {}
+        for lr in {float(group["lr"]) for group in self.param_groups} - {0.0}:
+            # from where no gradient leads, so that rounding there and back moves nothing
+            start, end = (mirror_step(psi, theta, u, lr, dual=options["dual"]) for u in (0 * g, g))
+            d = check.floating((start - end) / lr, "parameters after the step")
+            found[lr] = dict(zip(self._leaves(), self._pieces(d), strict=True))
+        if metric is not None:
+            self.psi = psi
+            self.state[self._leaves()[0]]["metric"] = metric.detach().clone()
+        return {
+            p: found[float(group["lr"])][p].to(p.dtype)
+            for group in self.param_groups
+            for p in group["params"]
+            if group["lr"] and p.requires_grad
+        }
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return everything, so that a copy of parameters and optimizer goes on as the original
-        would.
-        """
-        return {key: value for key, value in self.__dict__.items() if key != "step"}
+    def _check_state(self, state: dict[Any, dict[str, Any]]) -> None:
+        super()._check_state(state)
+        metric = state.get(self._leaves()[0], {}).get("metric")
+        if metric is not None:
+            self._sized(metric)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the parameter group, the number of steps, and the metric if a callable made it."""
-        metric = self.psi.metric if self._renewed and self.psi else None
-        return {**super().state_dict(), "steps": self._steps, "metric": metric}
+    def _restored(self) -> None:
+        metric = self.state.get(self._leaves()[0], {}).get("metric")
+        if self._renewed:
+            self.psi = None if metric is None else self._mirror(metric)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state from :meth:`state_dict`."""
-        check.entries(state_dict, {"steps", "metric"}, "MirrorDescent")
-        metric = state_dict["metric"]
-        psi = self.psi if metric is None else Quadratic(self._sized(metric))
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self._steps, self.psi = state_dict["steps"], psi
-
-    # ---- Parts
-
-    def _mirror(self, metric: torch.Tensor) -> Quadratic:
+    def _mirror(self, metric: torch.Tensor) -> Any:
+        """Return the mirror that a metric stands for."""
         psi = Quadratic(self._sized(metric))
-        return psi.root() if self.dual else psi
+        return psi.root() if self.param_groups[0]["dual"] else psi
 
     def _sized(self, metric: torch.Tensor) -> torch.Tensor:
         size = sum(p.numel() for p in self._leaves())
         if check.square(metric, "metric").shape[0] != size:
             raise ValueError(f"metric: expected shape {(size, size)}, got {tuple(metric.shape)}")
         return metric
-
-    def _leaves(self) -> list[torch.Tensor]:
-        return self.param_groups[0]["params"]
 
     def _vector(self, pieces: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Join one tensor per parameter into a float64 vector (P,); None counts as zeros."""
@@ -242,11 +234,11 @@ class MirrorDescent(Optimizer):
         ]
         return torch.cat([piece.detach().reshape(-1).double() for piece in wide])
 
-    def _write(self, theta: torch.Tensor) -> None:
-        check.floating(theta, "parameters after the step")
+    def _pieces(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Cut a vector (P,) into one tensor for each parameter."""
         leaves = self._leaves()
-        for p, piece in zip(leaves, theta.split([p.numel() for p in leaves]), strict=True):
-            p.copy_(piece.view_as(p))
+        parts = vector.split([p.numel() for p in leaves])
+        return [part.view_as(p) for part, p in zip(parts, leaves, strict=True)]
 
 
 def mirror_step(

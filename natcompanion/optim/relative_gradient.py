@@ -1,12 +1,12 @@
 r"""The natural gradient for a square matrix parameter: whitening Section 2.9."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from natcompanion import _checks as check
+from natcompanion.optim.base import Directions, Preconditioned
 
 
 def natural_relative_gradient(gradient: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def natural_relative_gradient(gradient: torch.Tensor, W: torch.Tensor) -> torch.
     return (gradient.to(wide) @ W_wide.mT @ W_wide).to(W.dtype)
 
 
-class RelativeGradient(Optimizer):
+class RelativeGradient(Preconditioned):
     r"""Descend along the natural gradient of square matrices.
 
     .. math:: W \leftarrow W - \mathrm{lr} \, \frac{\partial J}{\partial W} W^\top W
@@ -63,9 +63,9 @@ class RelativeGradient(Optimizer):
         Square matrices.
     lr : float
         Step size, at least 0.
-    momentum : float
-        In [0, 1): the step is a running sum, :math:`m \leftarrow \mathrm{momentum}\, m +
-        \tilde\nabla J`. The sum is equivariant too.
+    momentum, nesterov, weight_decay
+        As for :class:`natcompanion.optim.Preconditioned`: momentum of the natural gradient, whose
+        sum is equivariant too, and decoupled decay.
 
     Raises
     ------
@@ -78,40 +78,22 @@ class RelativeGradient(Optimizer):
     Source: whitening Eqs. 43-44, with the minus sign that Eq. 43 leaves out.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum})
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float = 0.0,
+        *,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        super().__init__(None, params, {"lr": lr, **options})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of square matrices with options of its own."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        try:
-            check.non_negative(group["lr"], "lr")
-            if check.non_negative(group["momentum"], "momentum") >= 1:
-                raise ValueError(f"momentum: expected a number in [0, 1), got {group['momentum']}")
-            for p in group["params"]:
-                check.square(p.detach(), "params")
-        except ValueError:
-            self.param_groups.pop()
-            raise
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        for p in group["params"]:
+            check.square(p.detach(), "params")
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step; return the value of ``closure``, if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        steps = [
-            (group, p, natural_relative_gradient(p.grad, p))
-            for group in self.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
-        for group, p, step in steps:
-            if group["momentum"]:
-                previous = self.state[p].get("momentum")
-                step = step if previous is None else group["momentum"] * previous + step
-                self.state[p]["momentum"] = step
-            p.sub_(group["lr"] * step)
-        return loss
+    def _directions(self, gradients: Directions) -> Directions:
+        return {p: natural_relative_gradient(g, p) for p, g in gradients.items()}

@@ -229,7 +229,14 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("momentum_nesterov_and_decay", KSD): "the last step is in its subspace instead",
     ("some_gradients_are_missing", "MirrorDescent"): "its metric couples all parameters",
     ("a_group_added_later", "MirrorDescent"): "its metric has a size",
-    ("a_group_added_later", "RelativeGradient"): "the model of its row has two parameters",
+    **{
+        (prop, "RelativeGradient"): "a layer of its model is one square matrix"
+        for prop in (
+            "a_group_added_later",
+            "freezing_and_unfreezing",
+            "half_of_a_layer_is_frozen",
+        )
+    },
     **{
         (prop, name): "it takes tensors of any origin, and no model"
         for prop in (

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-BINDER = Path(__file__).resolve().parents[2] / "binder" / "overrides.json"
+BINDER = Path(__file__).resolve().parents[2] / "binder"
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {
         "fetchNews": "false",
@@ -35,17 +35,17 @@ def free_port() -> int:
 
 @contextmanager
 def running(root: Path) -> Iterator[str]:
-    """Run a JupyterLab that shows the folder ``root / "work"``, and yield its address."""
+    """Run a JupyterLab as Binder starts it, in the folder ``root / "work"``; yield its address."""
     for name in ("work", "config", "data", "runtime", "settings"):
         (root / name).mkdir(exist_ok=True)
     (root / "settings" / "overrides.json").write_text(
-        json.dumps(SETTINGS | json.loads(BINDER.read_text()))
+        json.dumps(SETTINGS | json.loads((BINDER / "overrides.json").read_text()))
     )
     folders = {name: str(root / name) for name in ("config", "data", "runtime")}
     environment = os.environ | {
         f"JUPYTER_{name.upper()}_DIR": folder for name, folder in folders.items()
     }
-    environment |= {"OMP_NUM_THREADS": "1", "HOME": str(root), "JUPYTER_NO_CONFIG": "1"}
+    environment |= {"HOME": str(root), "JUPYTER_NO_CONFIG": "1"}
     port = free_port()
     options = [
         "--no-browser",
@@ -62,7 +62,10 @@ def running(root: Path) -> Iterator[str]:
     ]
     with (root / "log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options], env=environment, stdout=log, stderr=log
+            [str(BINDER / "start"), sys.executable, "-m", "jupyterlab", *options],
+            env=environment,
+            stdout=log,
+            stderr=log,
         )
         try:
             yield wait_for(f"http://127.0.0.1:{port}", server, root / "log")

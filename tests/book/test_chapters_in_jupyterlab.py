@@ -7,6 +7,7 @@ import pytest
 from jupyterlab_reader import (
     CHAPTERS,
     NUMBER,
+    SECOND,
     after,
     before,
     code,
@@ -66,7 +67,7 @@ def test_the_other_pages_are_read_as_text(lab, browser, name):
     page = browser.new_page()
     page.goto(f"{lab}/lab/workspaces/{name}/tree/book/{name}.md")
     text = page.locator(".jp-MarkdownViewer .jp-RenderedMarkdown")
-    expect(text.locator("table").first).to_be_visible()
+    expect(text.locator("table").first).to_be_visible(timeout=60 * SECOND)
     shown = text.inner_text()
     assert not RAW.search(shown) and "<!--" not in shown and "<br>" not in shown
     page.close()
@@ -76,7 +77,7 @@ def test_a_link_of_a_chapter_opens_the_text_of_its_claims(lab, browser):
     page = opened(lab, browser, "prong")
     page.locator(".jp-RenderedMarkdown a", has_text="claims").last.click()
     shown = page.locator(".jp-MarkdownViewer .jp-RenderedMarkdown")
-    expect(shown.get_by_role("heading", name="PRONG")).to_be_in_viewport()
+    expect(shown.get_by_role("heading", name="PRONG")).to_be_in_viewport(timeout=60 * SECOND)
     page.close()
 
 

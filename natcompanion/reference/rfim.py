@@ -33,7 +33,7 @@ def brute_force_rfim(
     flat = theta.detach().reshape(-1)
     weights = log_prob(flat).exp() * volume
     if form == "scores":
-        g = torch.func.jacrev(log_prob)(flat)
+        g = torch.func.jacrev(log_prob, chunk_size=256)(flat)  # all at once need memory k²
         return torch.einsum("k,ki,kj->ij", weights, g, g)
     if form == "curvature":
         one = lambda flat, y: response_log_prob(flat.view_as(theta), y.unsqueeze(0)).squeeze(0)

@@ -155,9 +155,9 @@ def run_all(page: Page, chapter: str) -> list[str]:
 
 
 def trouble(page: Page) -> list[str]:
-    """Return the errors and what went to stderr."""
+    """Return the errors, what went to stderr, and pictures of other values than their controls'."""
     kinds = ", ".join(f".jp-OutputArea-output[data-mime-type*={k}]" for k in ("stderr", "error"))
-    return page.locator(f"{kinds}, .nc-live [role=alert]").all_inner_texts()
+    return page.locator(f"{kinds}, .nc-live [role=alert], .nc-live .nc-stale").all_inner_texts()
 
 
 def after(page: Page, address: str, chapter: str) -> After:

@@ -4,6 +4,7 @@ import base64
 import html
 import io
 import itertools
+import math
 import pickle
 import re
 
@@ -461,3 +462,19 @@ def test_an_error_at_the_start_point_stops_the_build():
 def test_live_bad_input_is_named(message, arguments):
     with pytest.raises(ValueError, match=message):
         live(**{"draw": draw, "describe": describe, **arguments})
+
+
+@pytest.mark.parametrize(
+    "given", [(0.2, 6.0), (1.0, 1000.0, "log"), (0.3, 7.1), (1e-8, 2.0, "log")]
+)
+@pytest.mark.parametrize("start", [0.3, 1.0, 1.7, 2.0])
+def test_a_slider_starts_on_one_of_its_steps(given, start):
+    """The browser moves a handle to a step, and the picture would be of another value."""
+    if not given[0] <= start:
+        start += 1
+    figure = live(lambda x: Figure(), lambda x: f"x is {x:.3g}.", x=given, start={"x": start})
+    slider = figure.controls["x"]
+    value = math.log10(slider.value) if len(given) == 3 else slider.value
+    moved = slider.min + slider.step * round((value - slider.min) / slider.step)
+    slider.value = 10**moved if len(given) == 3 else moved
+    assert figure.point == figure.shown == {"x": start}

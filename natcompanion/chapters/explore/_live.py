@@ -34,7 +34,7 @@ from natcompanion.chapters.explore._frames import (
 )
 
 OPTIONS = ("start", "labels", "dpi")
-STEPS = 100  # of a slider over real numbers
+STEPS = 100  # at least, of a slider over real numbers
 QUICK = 0.3  # seconds of drawing up to which a control redraws at once
 
 
@@ -138,9 +138,9 @@ class _Live(Described):
 
     @property
     def point(self) -> dict[str, Any]:
-        """The values at which the controls stand, integers for a range of integers."""
+        """The values at which the controls stand, as they are shown."""
         return {
-            name: round(control.value) if _integers(self.ranges[name]) else control.value
+            name: _shown(self.ranges[name], control.value)
             for name, control in self.controls.items()
         }
 
@@ -192,6 +192,23 @@ class _Live(Described):
         )
 
 
+def _shown(given: tuple | list, value: Any) -> Any:
+    """Return the value of a control as its readout shows it: an integer, three digits, or a
+    name.
+    """
+    if isinstance(given, list):
+        return value
+    return round(value) if _integers(given) else float(f"{value:.3g}")
+
+
+def _steps(share: float) -> int:
+    """Return into how many steps to divide a slider, so that the start, at this share of it, is on
+    one: the browser moves a handle to a step.
+    """
+    counts = range(STEPS, 4 * STEPS)
+    return min(counts, key=lambda steps: round(abs(share * steps - round(share * steps)), 3))
+
+
 def _integers(given: tuple | list) -> bool:
     return isinstance(given, tuple) and all(type(end) is int for end in given[:2])
 
@@ -215,16 +232,15 @@ def _control(name: str, given: tuple | list, start: Any, caption: str, width: st
         ends = {
             "min": math.log10(low),
             "max": math.log10(high),
-            "step": math.log10(high / low) / STEPS,
+            "step": math.log10(high / low) / _steps(math.log(start / low) / math.log(high / low)),
         }
         return FloatLogSlider(
             start, **ends, readout_format=".0f" if _integers(given) else ".3g", **common
         )
     if _integers(given):
         return IntSlider(round(start), min=low, max=high, **common)
-    return FloatSlider(
-        start, min=low, max=high, step=(high - low) / STEPS, readout_format=".3g", **common
-    )
+    step = (high - low) / _steps((start - low) / (high - low))
+    return FloatSlider(start, min=low, max=high, step=step, readout_format=".3g", **common)
 
 
 def _choice(name: str, names: list, start: Any, common: Mapping[str, Any]) -> ValueWidget:

@@ -443,6 +443,32 @@ def test_cd_gradient_has_the_expectation_of_the_transition_matrix():
     assert (fifty - rbm.gradient(x)).abs().max() < 0.015  # CD-50 is nearly not
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_more_gibbs_steps_bring_contrastive_divergence_nearer_to_the_gradient(seed):
+    """Section 3: the expectation of CD-k, by powers of the transition matrix."""
+    rbm, x = machine(4, 3, seed=seed), binary(6, 4, seed=seed + 50)
+    states, hidden = boltzmann.states(4), boltzmann.states(3)
+
+    def probabilities(mean, values):  # (n, m) of m vectors of independent bits
+        return torch.exp(
+            (
+                values[None] * mean.log()[:, None] + (1 - values[None]) * (1 - mean).log()[:, None]
+            ).sum(2)
+        )
+
+    sweep = probabilities(rbm.hidden_mean(states), hidden) @ probabilities(
+        rbm.visible_mean(hidden), states
+    )
+    close(rbm.visible_probabilities() @ sweep, rbm.visible_probabilities(), 1e-12)
+    statistics = torch.stack([rbm.data_statistics(v[None]) for v in states])
+    data = (x[:, None] == states[None]).all(2).double().mean(0)
+    bias = [
+        float(((rbm.visible_probabilities() - data @ sweep.matrix_power(k)) @ statistics).norm())
+        for k in (1, 5, 25)
+    ]
+    assert bias[1] < 0.8 * bias[0] and bias[2] < 0.8 * bias[1]
+
+
 def test_persistent_chains_go_on_and_notice_when_they_are_stuck():
     rbm = machine(4, 3, seed=22)
     chains = boltzmann.PersistentChains(binary(2000, 4), generator=rng(1))

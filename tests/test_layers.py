@@ -203,6 +203,24 @@ def test_layer_sees_white_inputs(kind):
         )
 
 
+def test_a_covariance_needs_more_samples_than_variances():
+    """Section 3.2: 64 independent units. A mini-batch of 100 gives their variances to within a
+    factor 2, and a whitening that leaves the population far from white; 10,000 samples do not.
+    """
+    units, generator = 64, torch.Generator().manual_seed(0)
+    left = {}
+    for n in (100, 10_000):
+        h = torch.randn(n, units, generator=generator, dtype=torch.float64)
+        moments = Moments.of(h)
+        cov = moments.covariance()
+        U, _ = layers.whitening_pair(cov, 1e-9, "pca")
+        lam = torch.linalg.eigvalsh(U @ U.T)  # the covariance of all is the identity
+        variances = cov.diagonal()
+        left[n] = float(variances.max() / variances.min()), float(lam[-1] / lam[0])
+    assert left[100][0] < 4 and left[100][1] > 30
+    assert left[10_000][0] < 1.2 and left[10_000][1] < 1.5
+
+
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "circular", "replicate"])
 @pytest.mark.parametrize("padding", [1, (2, 0), "same", "valid"])
 def test_borders_stay_right(mode, padding):

@@ -770,3 +770,89 @@ def test_schedule_of_section_8_6():
 
     schedule = Table1(decay_after=200).schedule
     assert [schedule(t) for t in (1, 200, 220, 400)] == [1, 1, 0.5, 1 / 11]
+
+
+# ---- Claims settled exactly
+
+
+@pytest.mark.parametrize(
+    "likelihood, outputs, ranks",
+    [
+        (Categorical(), 4, (12, 4)),
+        (Categorical(), 3, (8, 4)),
+        (Bernoulli(), 2, (8, 4)),
+        (Categorical(), 2, (4, 4)),  # one free output: no difference
+        (Bernoulli(), 1, (4, 4)),
+        (Gaussian(), 1, (4, 4)),
+    ],
+    ids=str,
+)
+def test_rank_of_the_covariance_and_of_the_metric(likelihood, outputs, ranks):
+    """Section 4.1: on 4 examples U has a lower rank than G where there is more than one free
+    output, and the same rank where there is one.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, outputs)).double()
+    x = inputs(4)
+    t = likelihood.sample(model(x).detach(), generator=torch.Generator().manual_seed(1))
+    G = metrics.fisher(model, x, likelihood)
+    U = metrics.empirical_fisher(model, x, t, likelihood)
+    found = tuple(int(torch.linalg.matrix_rank(M, rtol=1e-10)) for M in (G, U))
+    assert found == ranks and len(G) > max(ranks)
+
+
+class Trade(nn.Module):
+    """Three classes: the first has the probability 1/2, the others share the rest by sigmoid(w)."""
+
+    def __init__(self, w: float) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([w], dtype=torch.float64))
+
+    def forward(self, x):
+        logits = torch.cat([0 * self.w, *(nn.functional.logsigmoid(s * self.w) for s in (1, -1))])
+        return logits.expand(len(x), 3)
+
+
+def test_a_flat_region_of_the_loss_need_not_be_flat_for_the_model():
+    """Section 4.1 and footnote 4: the loss of the first class is log 2 for every w, and yet the
+    model changes with w. Where no output changes, the loss is flat, as the paper says.
+    """
+    x, t, likelihood = torch.zeros(3, 1, dtype=torch.float64), torch.zeros(3).long(), Categorical()
+    for w in (-2.0, 0.0, 1.0):
+        model = Trade(w)
+        loss = likelihood.nll(model(x).detach(), t).mean()
+        assert float(loss) == pytest.approx(math.log(2), abs=1e-14)
+        assert float(mean_gradient(model, x, t, likelihood).abs()) < 1e-14
+        p = 1 / (1 + math.exp(-w))
+        assert float(metrics.fisher(model, x, likelihood)) == pytest.approx(p * (1 - p) / 2)
+
+    model, x = network(), inputs(3)  # 22 parameters, rank 6
+    G = metrics.fisher(model, x, likelihood)
+    lam, vectors = torch.linalg.eigh(G)
+    flat = vectors[:, lam < 1e-12 * lam[-1]]
+    assert flat.shape[1] > 0
+    for labels in itertools.product(range(O), repeat=3):
+        g = reference.gradients(model, x, torch.tensor(labels), likelihood)
+        assert float((g @ flat).abs().max()) < 1e-6 * float(g.abs().max())
+
+
+def test_metrics_on_held_out_inputs_and_on_the_batch_are_both_unbiased():
+    """Section 4.2: over all subsets of the inputs, the mean of G is G of all of them, whether or
+    not the gradient comes from the same subset. What differs is the step: G^-1 g on one subset is
+    not, on average, what G^-1 of another makes of g.
+    """
+    model, likelihood, x = network(), Categorical(), inputs(6)
+    t = targets(likelihood)
+    subsets = [list(chosen) for chosen in itertools.combinations(range(6), 3)]
+    G = {str(s): damped(metrics.fisher(model, x[s], likelihood)) for s in subsets}
+    g = {str(s): mean_gradient(model, x[s], t[s], likelihood) for s in subsets}
+    rest = {str(s): str([i for i in range(6) if i not in s]) for s in subsets}
+    whole = damped(metrics.fisher(model, x, likelihood))
+    for place in (dict(zip(rest, rest, strict=True)), rest):
+        mean = torch.stack([G[place[s]] for s in g]).mean(0)
+        assert gap(mean, whole) < 1e-13
+    same, held_out = (
+        torch.stack([torch.linalg.solve(G[place[s]], g[s]) for s in g]).mean(0)
+        for place in (dict(zip(rest, rest, strict=True)), rest)
+    )
+    assert gap(same, held_out) > 1e-2

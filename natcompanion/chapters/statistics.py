@@ -149,6 +149,36 @@ def ratio_interval(ratios: Any) -> Interval:
     return Interval(mean, low, high, found.n, geometric=True)
 
 
+def share_of_pairs(values: Any, pairs: Any) -> Interval:
+    """Return the mean over pairs of things, such as digits, and its 95 % interval over the things.
+
+    Pairs that share a thing are not independent, so that an interval over the pairs is too narrow.
+    The jackknife leaves out one thing at a time, with all its pairs; ``n`` counts the things. The
+    values are shares or truth values, and the limits stay between 0 and 1.
+
+    Parameters
+    ----------
+    values : array_like, shape (pairs,)
+        A share, or True or False, for each pair.
+    pairs : array_like, shape (pairs, 2)
+        The two things of each pair.
+
+    Examples
+    --------
+    What holds for every pair with the thing 0 and for no other rests on one thing:
+
+    >>> pairs = [(a, b) for a in range(5) for b in range(a + 1, 5)]
+    >>> print(share_of_pairs([0 in pair for pair in pairs], pairs))
+    0.400 [0, 1.00]
+    """
+    array, members = _finite(values, "share_of_pairs").astype(float), np.asarray(pairs)
+    things = np.unique(members)
+    without = np.array([array[(members != thing).all(1)].mean() for thing in things])
+    found = interval(len(things) * array.mean() - (len(things) - 1) * without)
+    low, high = max(found.low, 0.0), min(found.high, 1.0)
+    return Interval(float(array.mean()), low, high, len(things))
+
+
 @dataclass(frozen=True)
 class Arrivals:
     """How many runs reached a target, and the median over all runs: None if half of them never

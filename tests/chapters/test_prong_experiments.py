@@ -227,6 +227,31 @@ def test_whitened_inputs_are_white_only_with_the_centred_covariance():
         assert (float(lam[0]) > 0.999) is centred and float(lam[-1]) == pytest.approx(1, abs=1e-3)
 
 
+def test_the_variance_of_trained_hidden_layers_lies_in_few_directions():
+    """Section 5: after 500 updates, nine tenths of the variance in less than half of the directions
+    of every layer, and less concentrated in the first hidden layer before them.
+    """
+    x, t = (part[:1000] for part in fisher.digits())
+    model = fisher.tanh_network((100, 20, 20, 10), generator())
+
+    def directions() -> list[float]:
+        shares = []
+        for place, _ in fisher.linear_layers(model):
+            h = model[:place](x).detach()
+            lam = torch.linalg.eigvalsh(torch.cov(h.mT)).flip(0)
+            shares.append(float((lam.cumsum(0) < 0.9 * lam.sum()).sum() + 1) / len(lam))
+        return shares
+
+    before = directions()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for step in range(500):
+        chosen = torch.randint(1000, (100,), generator=generator(step))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[chosen]), t[chosen]).backward()
+        optimizer.step()
+    assert max(directions()) < 0.5 < before[1]
+
+
 def test_conditions_by_hand():
     lam = torch.tensor(
         [1e-6, 1e-2, 1e-2, 1e-1, 1e-1, 1e-1, 1e-1, 1.0, 1.0, 10.0], dtype=torch.float64

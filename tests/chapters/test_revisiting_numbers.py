@@ -203,7 +203,6 @@ def test_ranks_and_distances(store):
         ),
         settings={"samples": [1, 2, 3], "sharpen": points},
     )
-    assert numbers.lower_rank().tolist() == [True, False, True, True]
     assert numbers.rank_table().rows == [["G", "3"], ["U", "2 or 3"], ["C", "1"]]
     assert "over 4 networks" in numbers.rank_table().caption and numbers.convergence_networks() == 4
     assert numbers.last_distance("sampled") == close([0.0, 0.1, 0.2, 0.3])
@@ -592,6 +591,7 @@ def test_where_steps_move_the_model(store):
     )
     assert numbers.share("plain") == close(0.8) and numbers.share("more") == close(0.15)
     assert numbers.share_beyond_plain() == close([-0.3, -0.4])
+    assert numbers.share_beyond_same() == close([-0.1, -0.2])
     assert numbers.reach_decades() == close([-math.log10(2), math.log10(8)])
     assert numbers.reach_ratio().mean == close(2.0)  # 4.25 by the arithmetic mean
     rows = numbers.reach_table().rows
@@ -650,6 +650,7 @@ def test_the_order_of_the_data(store):
                 "sgd_error": 31.0,
                 "natural_rate": 0.4,
                 "sgd_rate": 1.0,
+                "sgd_errors": [31.0, 31.0 + ratio / 4, 31.9, 33.0],
             }
             for natural, sgd, ratio in (
                 ((1.0, 2.0, 2.0), (100.0, 10.0, 10.0), 2.0),
@@ -660,6 +661,8 @@ def test_the_order_of_the_data(store):
         ),
     )
     assert numbers.initializations() == 4
+    # .5, 1 (not below), 1.5 and 5 points above the least; the third step size always counts
+    assert numbers.flat_rates() == [3, 2, 2, 2]
     lg2 = math.log10(2)
     assert numbers.early_order("natural") == close([-lg2, 3 * lg2, 0, 0])
     assert numbers.early_order("sgd") == close([1, 1, 0, 0])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from natcompanion import metrics, optim, reference, relative
-from natcompanion.likelihoods import Bernoulli, Gaussian
+from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
 
 F64 = {"dtype": torch.float64}
 
@@ -119,6 +119,31 @@ def test_a_network_of_784_64_64_64_10_needs_less_memory_in_parts(pair):
     whole = sum(m * (d + 1) for d, m in layers) ** 2
     sizes = (neurons, blocks, whole)
     assert sizes[pair[0]] < sizes[pair[1]] and whole > 80 * neurons
+
+
+def test_a_network_of_784_64_64_64_10_is_cheaper_to_invert_in_parts():
+    """Section 5: operations as the power 2.373 of the number of parameters of each part."""
+    layers = [(784, 64), (64, 64), (64, 64), (64, 10)]
+    whole = sum(m * (d + 1) for d, m in layers) ** 2.373
+    blocks = sum((m * (d + 1)) ** 2.373 for d, m in layers)
+    neurons = sum(m * (d + 1) ** 2.373 for d, m in layers)
+    assert 200 * neurons < blocks < whole < 2 * blocks  # the first layer has most of both
+
+
+def test_the_fisher_matrix_of_a_mini_batch_is_singular_until_it_has_enough_samples():
+    """Section 5: a network 6-5-3 has 53 parameters, and a sample adds two to the rank. Three
+    logits that move together change nothing: one direction for each hidden unit, and one for the
+    biases, are in the null space for any number of samples.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    parameters = sum(p.numel() for p in model.parameters())
+    x = normal(400, 6)
+    rank = {
+        n: int(torch.linalg.matrix_rank(metrics.fisher(model, x[:n], Categorical()), rtol=1e-10))
+        for n in (1, 10, 20, 400)
+    }
+    assert parameters == 53 and rank == {1: 2, 10: 20, 20: 40, 400: 47}
 
 
 def test_one_bernoulli_output_is_the_neuron_of_section_5():

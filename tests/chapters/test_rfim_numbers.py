@@ -225,7 +225,8 @@ def figure4(write):
 
 
 def test_a_tie_is_no_win(figure4):
-    assert rfim.natural_lowest().tolist() == [True, False, False, True] * 2
+    for pair in rfim.PAIRS:
+        assert rfim.natural_lowest(pair).tolist() == [True, False, False, True]
     assert rfim.white_natural_lowest().tolist() == [True, True, False, True] * 2
     assert rfim.natural_lowest_separable().tolist() == [False, True] * 2
     assert rfim.white_first().tolist() == [True, False, False, True] * 2
@@ -385,7 +386,7 @@ def trained(request, write):
                 "curve": COSTS.get(method, [[6.0, 6.0, 2.0]] * 2)[seed],
                 "milliseconds": {"rngd": 5.0, "sgd": 2.0}.get(method, 3.0) + (1 - seed) * 9,
                 "test_error": [1.0, 9.0, {"rngd": 4.0, "adam": 6.0}.get(method, 5.0) + seed],
-                "test_cost": [3.0, 1.0, 2.0 + 6 * seed],
+                "test_cost": [3.0, 1.0, 0.5, 2.0 + 6 * seed],
             }
             settings = {"method": method, "rate": rate, "taus": [0.01, 0.1], "smooth": 10}
             write(f"rfim_figure5.{data}", seed, values, **settings)
@@ -468,10 +469,11 @@ def test_claims_on_digits(trained):
     assert mean_of(rfim.against_normalized()) == approx(geometric(1.5 / 2, 1.25 / 2))
     assert mean_of(rfim.fast_against_all()) == approx(geometric(0.5 / 1, 2.5 / 2))
     assert mean_of(rfim.without_nu()) == approx(geometric(2, 2, 4, 1))
-    assert mean_of(rfim.overfitting()) == approx(geometric(2, 8))
-    # (std / mean) of rngd: 2, 4; the least of the others: 1 of adam, .5 of sgd and adam_bnb
+    # against the second of four points, not against the least
+    assert mean_of(rfim.overfitting("digits")) == approx(geometric(2, 8))
+    # (std / mean) of rngd: 2, 4; the largest of the others as on Fashion-MNIST below
     assert rfim.variation("digits", "rngd").tolist() == [2, 4]
-    assert mean_of(rfim.variation_ratio()) == approx(geometric(2 / 1, 4 / 0.5))
+    assert mean_of(rfim.variation_ratio("digits")) == approx(geometric(2 / 5, 4 / 30))
     # means won: 5 and 6 of 6 (1.5 > 1 of adam); std won: 5 (3 > 1) and 5 (5 > 2.5)
     assert rfim.sharp_wins() == approx([10 / 12, 11 / 12])
 
@@ -479,9 +481,9 @@ def test_claims_on_digits(trained):
 @pytest.mark.parametrize("trained", ["fashion"], indirect=True)
 def test_claims_on_fashion(trained):
     assert mean_of(rfim.fashion_against_all()) == approx(geometric(1.5 / 1, 1.25 / 2))
-    assert rfim.fashion_error_gap().tolist() == [-1, -1]
     most = max(60 / 2, 60 / 4), max(40 / 8, 40 / 16, 8 / 2)
-    assert mean_of(rfim.fashion_variation_ratio()) == approx(geometric(2 / most[1], 4 / most[0]))
+    ratio = rfim.variation_ratio("fashion")
+    assert mean_of(ratio) == approx(geometric(2 / most[1], 4 / most[0]))
 
 
 def test_a_tie_of_sharp_ratios_is_no_win(write):

@@ -258,6 +258,17 @@ def test_steepest_descent_in_phi_goes_straight_to_the_goal():
     assert float(torch.cosine_similarity(G @ theta, theta, dim=0)) < 0.7
 
 
+def test_a_small_step_in_phi_changes_as_much_in_every_direction():
+    """Section 1.4: steps of one length around the goal, in 64 directions."""
+    model, goal = problems.example(), torch.zeros(2, **F64)
+    angle = torch.linspace(0, 2 * math.pi, 65, **F64)[:-1]
+    steps = 0.01 * torch.stack([angle.cos(), angle.sin()], 1)
+    root = torch.linalg.inv(whitening_matrix(model.fisher()))
+    change = {"theta": model.kl(steps, goal), "phi": model.kl(steps @ torch.inverse(root).mT, goal)}
+    assert torch.allclose(change["phi"], torch.full((64,), 0.5 * 0.01**2, **F64), rtol=1e-9)
+    assert float(change["theta"].max() / change["theta"].min()) > 1000
+
+
 def test_every_rotation_of_a_whitening_matrix_whitens():
     A = normal(4, 4)
     cov = A @ A.mT
@@ -286,6 +297,20 @@ def test_whitened_inputs_are_the_natural_gradient_frozen_at_the_start():
     fisher = problems.logistic(z, t, 1e-12, 1e-3).metrics["fisher"]
     assert torch.allclose(frozen, 4 * fisher(torch.zeros(1, 4, **F64))[0], atol=1e-8)
     assert not torch.allclose(frozen, 4 * fisher(torch.ones(1, 4, **F64))[0], atol=1e-2)
+
+
+def test_any_positive_definite_matrix_goes_downhill_and_an_indefinite_one_need_not():
+    """Section 2.10, Eq. 45, on random quadratics: short steps along H times the negative
+    gradient.
+    """
+    for seed in range(20):
+        A, B = normal(4, 4, seed=seed), normal(4, 4, seed=100 + seed)
+        curvature, g = A @ A.mT, normal(4, seed=200 + seed)
+        H = B @ B.mT + 1e-3 * torch.eye(4, **F64)
+        reflected = torch.eye(4, **F64) - 2 * torch.outer(g, g) / (g @ g)
+        steps = (-1e-6 * M @ g for M in (H, reflected))
+        downhill, uphill = (float(g @ d + d @ curvature @ d / 2) for d in steps)
+        assert downhill < 0 < uphill
 
 
 def test_a_step_that_is_too_long_goes_uphill():

@@ -11,6 +11,7 @@ from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.experiments import store as records
 from natcompanion.chapters.numbers import whitening
 from natcompanion.chapters.numbers.whitening import _read
+from natcompanion.chapters.statistics import interval, share_of_pairs
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_equal_steps(store):
     assert whitening.equal_steps("natural", 1e-3, rate=0.2) == 29
     assert (whitening.overtakes(), whitening.overtakes(0.2)) == (40, 1)
     # behind, ahead; a tie is not ahead; ahead
-    assert whitening.natural_first() == [False, True, False, True]
+    assert whitening.natural_first() == 2
     assert cells(whitening.equal_rates_table()) == {
         "0.1": ["2", "39", "7833", "50", "40"],
         "0.2": ["29", "29", "3917", "24", "1"],
@@ -440,11 +441,12 @@ def test_coordinates(store):
 
 
 def test_pairs(store):
+    pairs = [[0, 1], [0, 2], [1, 2], [3, 4]]
     for ridge, speeds in ((1e-5, [0.5, 1.0, 3.0, 4.0]), (1e-3, [0.5, 2.0, 1.0, 5.0])):
-        for speed in speeds:
+        for pair, speed in zip(pairs, speeds, strict=True):
             store(
                 "digit_pairs",
-                {"speedup_diagonal": speed, "speedup_fisher": 10 * speed},
+                {"speedup_diagonal": speed, "speedup_fisher": 10 * speed, "pair": pair},
                 ridge=ridge,
                 target=0.01,
             )
@@ -454,9 +456,25 @@ def test_pairs(store):
         "0.00001": ["2.00", "2/4", "20.0"],
         "0.001": ["1.50", "2/4", "15.0"],
     }
-    assert whitening.pairs_share("diagonal").tolist() == [0, 0.5, 0.5, 1]
+    # 0, 1/2, 1/2 and 1 of the ridges; five digits
+    found = whitening.pairs_share("diagonal")
+    assert found == share_of_pairs([0, 0.5, 0.5, 1], pairs) and (found.mean, found.n) == (0.5, 5)
     assert whitening.pairs_always("diagonal").tolist() == [False, False, False, True]
     assert whitening.pairs_always("fisher").tolist() == [True] * 4
+
+
+def test_an_interval_over_digits_covers_the_share_and_one_over_pairs_does_not():
+    """Ten digits with a random trait each; a pair is one of those that hold if its traits add to
+    more than 0, which half of all pairs do.
+    """
+    pairs = [(a, b) for a in range(10) for b in range(a + 1, 10)]
+    rng, covered = np.random.default_rng(0), np.zeros(2)
+    for _ in range(300):
+        trait = rng.standard_normal(10)
+        holds = np.array([trait[a] + trait[b] > 0 for a, b in pairs])
+        found = share_of_pairs(holds, pairs), interval(holds)
+        covered += [each.low <= 0.5 <= each.high for each in found]
+    assert covered[0] > 0.9 * 300 and covered[1] < 0.75 * 300
 
 
 def test_lbfgs(store):
@@ -471,6 +489,7 @@ def test_lbfgs(store):
             values = {f"speedup_{w}": theta / (s or 1200) for w, s in steps.items()}
             values |= {f"reached_{w}": s is not None for w, s in steps.items()}
             excess = {"blind_scipy": 0.01 * (k + 1)}
+            values["pair"] = [2 * k, 2 * k + 1]
             store("lbfgs", {"evaluations": steps, "excess": excess, **values}, ridge=ridge)
         store("digit_pairs", {"speedup_diagonal": 1.0}, ridge=ridge)
     assert whitening.lbfgs_evaluations("theta") == 30
@@ -483,11 +502,12 @@ def test_lbfgs(store):
     assert whitening.blind_slower("weak").tolist() == [True, True, False]
     assert whitening.blind_slower("strong").tolist() == [False, True, False]
     assert whitening.blind_slower_pairs() == "1 of 3"
+    assert whitening.blind_share("weak").mean == pytest.approx(2 / 3)
     assert whitening.lbfgs_faster("blind", "strong").tolist() == [True, False, False]
     assert whitening.blind_fails().tolist() == [True, True, False]
     # with the weak ridge 40, 20, 30 against 20 (a tie in the second); with the strong one ties
     assert whitening.lbfgs_faster("renewed", "weak").tolist() == [True, False, True]
-    assert whitening.renewed_share().tolist() == [0.5, 0, 0.5]
+    assert whitening.renewed_share().mean == pytest.approx(1 / 3)
     table = cells(whitening.lbfgs_table())
     assert table["passed blindly, scipy"] == ["1/3", "–", "3/3", "6"]
     assert table["in θ"] == ["3/3", "30", "3/3", "20"]

@@ -148,15 +148,8 @@ def _grey() -> np.ndarray:
     return 100 * stored("boltzmann_thresholds.paper").values("best_test", **plain)
 
 
-def grey_least() -> np.ndarray:
-    """Return the least error of plain SGD on grey digits over 35 runs and the epochs, for each
-    seed.
-    """
-    return _grey().min(1)
-
-
 def grey_best() -> float:
-    """Return the same as one number for the text."""
+    """Return the least error of plain SGD on grey digits over 35 runs and the epochs."""
     return float(_grey().min())
 
 

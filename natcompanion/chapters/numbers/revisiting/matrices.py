@@ -102,11 +102,6 @@ def rank_table() -> Table:
     )
 
 
-def lower_rank() -> np.ndarray:
-    """Return for each network whether U has a lower rank than G."""
-    return _convergence("rank_empirical") < _convergence("rank_fisher")
-
-
 def last_distance(key: str) -> np.ndarray:
     """Return for each network a distance from G at its last point: most labels, sharpest outputs.
 

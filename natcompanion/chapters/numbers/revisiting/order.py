@@ -37,6 +37,14 @@ def validation_error(method: str) -> float:
     return interval(_order(f"{method}_error")).mean
 
 
+def flat_rates() -> list[int]:
+    """Return for each initialization how many step sizes of SGD end within a point of its least
+    validation error.
+    """
+    errors = _order("sgd_errors")
+    return (errors < errors.min(1, keepdims=True) + 1).sum(1).tolist()
+
+
 def early(curves: np.ndarray) -> np.ndarray:
     """Return how many times as much the first tenth matters as the last five on the mean.
 

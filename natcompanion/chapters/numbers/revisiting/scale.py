@@ -36,6 +36,11 @@ def share_beyond_plain() -> np.ndarray:
     return _reach("same_share") - _reach("plain_share")
 
 
+def share_beyond_same() -> np.ndarray:
+    """Return the share with the metric of as many unlabelled inputs minus that of the batch."""
+    return _reach("unlabelled_share") - _reach("same_share")
+
+
 def reach_decades() -> np.ndarray:
     """Return how far a step with many unlabelled inputs moves the test inputs, in decades.
 

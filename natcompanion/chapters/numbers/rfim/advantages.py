@@ -8,12 +8,24 @@ import numpy as np
 from torch import Tensor
 
 from natcompanion.chapters.numbers import stored
+from natcompanion.chapters.numbers.revisiting import speed_kept_beyond_gradient
 from natcompanion.chapters.numbers.rfim.neuron import difference, or_none
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Interval, ratio_interval
 
 LAYERS = ("first", "second", "last")
 SCALES = (0.1, 1.0, 10.0)
+
+# ---- Plateaus (Section 2)
+
+
+def plateau_speed_kept() -> np.ndarray:
+    """Decades of speed that gradient descent loses on a plateau and the natural gradient keeps.
+
+    The runs are those of the chapter on Pascanu and Bengio.
+    """
+    return speed_kept_beyond_gradient("natural")
+
 
 # ---- A part against a block
 

@@ -78,9 +78,10 @@ def lowest(runs: Results, key: str, method: str, rivals: Sequence[str]) -> np.nd
     return (runs.values(f"{key}_{method}") < others).ravel()
 
 
-def natural_lowest() -> np.ndarray:
-    """Whether NGD ends below GD and WhiteGD, for each run on overlapping digits."""
-    return lowest(small_digits(), "excess", "NGD", ("GD", "WhiteGD"))
+def natural_lowest(pair: str) -> np.ndarray:
+    """Whether NGD ends below GD and WhiteGD, for each run on overlapping digits of one pair."""
+    runs = small_digits().select(pair=PAIRS[pair])
+    return lowest(runs, "excess", "NGD", ("GD", "WhiteGD"))
 
 
 def natural_lowest_separable() -> np.ndarray:

@@ -10,6 +10,7 @@ from natcompanion.chapters.numbers.whitening._read import (
 )
 from natcompanion.chapters.numbers.whitening.digits import (
     blind_fails,
+    blind_share,
     blind_slower,
     blind_slower_pairs,
     blind_stops,
@@ -133,6 +134,7 @@ from natcompanion.chapters.numbers.whitening.recipes import (
 __all__ = [
     "arrows",
     "blind_fails",
+    "blind_share",
     "blind_slower",
     "blind_slower_pairs",
     "blind_stops",

@@ -20,7 +20,13 @@ from natcompanion.chapters.numbers.whitening._read import (
     whole,
 )
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import Arrivals, ratio_interval, significant
+from natcompanion.chapters.statistics import (
+    Arrivals,
+    Interval,
+    ratio_interval,
+    share_of_pairs,
+    significant,
+)
 from natcompanion.data import mnist
 from natcompanion.whitening import whitening_matrix
 
@@ -234,9 +240,16 @@ def pairs_always(name: str) -> np.ndarray:
     return np.all([pair_speedups(name, strength) > 1 for strength in RIDGES], axis=0)
 
 
-def pairs_share(name: str) -> np.ndarray:
-    """Return for each pair the share of the ridges with which a metric is faster than none."""
-    return np.mean([pair_speedups(name, strength) > 1 for strength in RIDGES], axis=0)
+def _over_digits(experiment: str, values: Any) -> Interval:
+    """Return a mean over the pairs with its interval over the digits, which pairs share."""
+    chosen = read(experiment).select(ridge=RIDGES["weak"])
+    return share_of_pairs(values, [record["pair"] for record in chosen])
+
+
+def pairs_share(name: str) -> Interval:
+    """Return the share of pairs and ridges with which a metric is faster than none, by digits."""
+    faster = [pair_speedups(name, strength) > 1 for strength in RIDGES]
+    return _over_digits("digit_pairs", np.mean(faster, axis=0))
 
 
 # ---- Section 2.7
@@ -282,6 +295,11 @@ def blind_slower(strength: str) -> np.ndarray:
     return read("lbfgs").values("speedup_blind", ridge=RIDGES[strength]) < 1
 
 
+def blind_share(strength: str) -> Interval:
+    """Return the share of pairs on which it is slower, with an interval over the digits."""
+    return _over_digits("lbfgs", blind_slower(strength))
+
+
 def blind_slower_pairs() -> str:
     """Return on how many pairs it is, with the strong ridge."""
     slower = blind_slower("strong")
@@ -293,9 +311,10 @@ def blind_fails() -> np.ndarray:
     return ~read("lbfgs").values("reached_blind_scipy", ridge=RIDGES["weak"])
 
 
-def renewed_share() -> np.ndarray:
-    """Return for each pair the share of the ridges with which L-BFGS in φ, renewed, is faster."""
-    return np.mean([lbfgs_faster("renewed", strength) for strength in RIDGES], axis=0)
+def renewed_share() -> Interval:
+    """Return the share of pairs and ridges with which renewed L-BFGS in φ is faster, by digits."""
+    faster = [lbfgs_faster("renewed", strength) for strength in RIDGES]
+    return _over_digits("lbfgs", np.mean(faster, axis=0))
 
 
 def lbfgs_table() -> Table:

@@ -94,13 +94,13 @@ def equal_rates_table() -> Table:
     )
 
 
-def natural_first() -> list[bool]:
-    """Return for each step size and divergence whether the natural gradient needs fewer steps."""
-    return [
+def natural_first() -> int:
+    """Return at how many step sizes and divergences the natural gradient needs fewer steps."""
+    return sum(
         equal_steps("natural", kl, rate) < equal_steps("plain", kl, rate)
         for rate in _equal_rates()
         for kl in (1e-3, 1e-4)
-    ]
+    )
 
 
 def example_speedups(name: str) -> np.ndarray:

@@ -37,12 +37,13 @@ def validation_error(method: str) -> float:
     return interval(_order(f"{method}_error")).mean
 
 
-def flat_rates() -> list[int]:
-    """Return for each initialization how many step sizes of SGD end within a point of its least
-    validation error.
+def flat_rates() -> str:
+    """Return how many step sizes of SGD end within a point of its least validation error, as text:
+    the least and the largest number over the initializations.
     """
     errors = _order("sgd_errors")
-    return (errors < errors.min(1, keepdims=True) + 1).sum(1).tolist()
+    counts = (errors < errors.min(1, keepdims=True) + 1).sum(1)
+    return f"{counts.min()} to {counts.max()}"
 
 
 def early(curves: np.ndarray) -> np.ndarray:

@@ -41,6 +41,26 @@ def convolutional() -> nn.Module:
     ).double()
 
 
+class Branches(nn.Module):
+    """A network with a layer that few examples reach: in many steps none of those of a process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.rare, self.last = nn.Linear(6, 5), nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.first(x))
+        out, some = self.last(h), x[:, 0] > 5.5
+        if some.any():
+            out = out.index_add(0, some.nonzero()[:, 0], self.rare(h[some]))
+        return out
+
+
+def branches() -> nn.Module:
+    return Branches().double()
+
+
 def data() -> tuple[torch.Tensor, torch.Tensor]:
     """Return correlated, shifted inputs and labels."""
     g = torch.Generator().manual_seed(1)
@@ -63,6 +83,9 @@ SCENARIOS: dict[str, tuple[Callable[[], nn.Module], dict, str]] = {
     "weight decay": (dense, options(weight_decay=0.1, nesterov=True), "even"),
     "whitened gradients": (dense, options(backward_eps=1.0), "even"),
     "a diagonal for every batch": (dense, options(normalization="diagonal"), "uneven"),
+    "a layer without gradient": (branches, options(sample=None, eps=0.3), "uneven"),
+    "resumed": (dense, options(sample=None), "uneven"),
+    "resumed, whitened": (lambda: whiten_model(dense()), options(), "uneven"),
     "DistributedDataParallel": (dense, options(synchronize=False), "uneven"),
 }
 
@@ -82,6 +105,14 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
     x, t = data()
     path = []
     for step in range(STEPS):
+        if step == STEPS // 2 and name.startswith("resumed"):  # from the state of the first process
+            states = [(model.state_dict(), optimizer.state_dict())]
+            if world > 1:
+                dist.broadcast_object_list(states, 0)
+            wrapped = model = make()
+            optimizer = PRONG(model, **{**settings, "period": 1, "eps": 1.0})
+            model.load_state_dict(states[0][0])
+            optimizer.load_state_dict(states[0][1])
         rows = torch.randperm(60, generator=torch.Generator().manual_seed(step))[:BATCH]
         mine = rows.split(SHARES[share])[rank] if world > 1 else rows
         optimizer.zero_grad()

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from natcompanion.layers import whiten_model, whitened_initialization
 from natcompanion.optim import PRONG
+from natcompanion.optim._prong_layers import PlainLayer
 
 LR, EPS = 0.05, 0.1
 
@@ -509,3 +510,222 @@ def test_a_forward_pass_that_fails_leaves_no_trace(sample):
             model(X)
     model.broken = False
     check(model, optimizer=optimizer, sample=X if sample is None else sample)
+
+
+# ---- Where the step comes from
+
+
+def wide(*sizes, options=None):
+    """Return a model whose layers have more outputs than a batch has rows, and its optimizer."""
+    model = mlp(*(sizes or (6, 90, 80, 3)))
+    return model, PRONG(model, LR, eps=EPS, sample=SAMPLE, **(options or {}))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_passes_and_gradient_give_the_same_step(bias, monkeypatch):
+    """Also where the bias is frozen; the passes are used unless they are hidden."""
+    ends, used = [], []
+    for hidden in (False, True):
+        model, optimizer = wide()
+        for layer in optimizer.layers.values():
+            layer.bias.requires_grad_(bias)
+        if hidden:
+            monkeypatch.setattr(PlainLayer, "cheap", lambda self, n: False)
+        whole = PlainLayer.from_passes
+        monkeypatch.setattr(
+            PlainLayer, "from_passes", lambda *a, h=hidden, whole=whole: used.append(h) or whole(*a)
+        )
+        for _ in range(3):
+            step(model, optimizer)
+        monkeypatch.undo()
+        ends.append(vector(model))
+    assert used.count(False) > 0 and used.count(True) == 0
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-11)
+
+
+def test_what_else_the_gradient_holds_is_not_lost():
+    """A penalty on the weights, a gradient that was clipped, added to, or put in place."""
+
+    def penalty(model):
+        return loss_of(model) + 1e-6 * sum(p.square().sum() for p in model.parameters())
+
+    def changed(change):
+        def made(model, optimizer):
+            loss_of(model).backward()
+            for p in model.parameters():
+                change(p)
+            optimizer.step()
+
+        return made
+
+    def penalized(model, optimizer):
+        penalty(model).backward()
+        optimizer.step()
+
+    def nudge(p):
+        p.grad.view(-1)[0] += 1e-6
+
+    def replace(p):
+        p.grad = p.grad * 0.999999
+
+    for way in (penalized, changed(nudge), changed(replace)):
+        ends = []
+        for capture in (True, False):
+            model, optimizer = wide()
+            if not capture:
+                for layer in optimizer.layers.values():
+                    layer.cheap = lambda n: False
+            way(model, optimizer)
+            ends.append(vector(model))
+        torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-14)
+        plain, other = wide()
+        step(plain, other)
+        assert float((vector(plain) - ends[0]).abs().max()) > 1e-9
+
+
+def test_the_backward_pass_of_the_option_gives_the_same_steps_and_another_gradient():
+    ends = []
+    for inside in (False, True):
+        model, optimizer = wide(options={"in_backward": inside, "period": 2, "momentum": 0.5})
+        for _ in range(4):
+            step(model, optimizer)
+        ends.append(vector(model))
+        gradient = model[0].weight.grad.clone()
+        free = copy.deepcopy(model)
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        loss_of(free).backward()
+        gap = (model[0].weight.grad - free[0].weight.grad).norm() / free[0].weight.grad.norm()
+        assert (float(gap) > 0.1) == inside and torch.isfinite(gradient).all()
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("sizes", [(6, 90, 3), (6, 4, 3)], ids=["passes", "gradient"])
+def test_parts_of_a_batch_without_a_sample(sizes):
+    """The statistics are those of all passes that made the gradient."""
+    ends = []
+    for parts in (1, 3):
+        model = mlp(*sizes)
+        optimizer = PRONG(model, LR, eps=EPS, period=2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            for x, t in zip(X.chunk(parts), LABELS.chunk(parts), strict=True):
+                (loss_of(model, x, t) / parts).backward()
+            optimizer.step()
+        ends.append(vector(model))
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-11)
+
+
+def test_passes_without_a_backward_pass_do_not_count():
+    ends = []
+    for others in (False, True):
+        model = mlp(6, 5, 3)
+        optimizer = PRONG(model, LR, eps=EPS, period=1)
+        for _ in range(2):
+            if others:
+                loss_of(model, X[:3] * 7, LABELS[:3])
+            step(model, optimizer)
+        ends.append(vector(model))
+    assert torch.equal(*ends)
+
+
+# ---- Models of others
+
+
+class Conv1D(nn.Module):
+    """A linear layer with its weight as (in, out), as in GPT-2."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf = nf
+        self.weight = nn.Parameter(0.3 * torch.randn(nx, nf))
+        self.bias = nn.Parameter(torch.zeros(nf))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+@pytest.mark.parametrize("width", [5, 90])
+def test_a_linear_layer_with_a_transposed_weight(width):
+    model = made(lambda: nn.Sequential(Conv1D(width, 6), nn.Tanh(), Conv1D(3, width)))
+    twin = mlp(6, width, 3)
+    with torch.no_grad():
+        for k in (0, 2):
+            twin[k].weight.copy_(model[k].weight.mT)
+            twin[k].bias.copy_(model[k].bias)
+    for net in (model, twin):
+        optimizer = PRONG(net, LR, eps=EPS, sample=SAMPLE, period=2)
+        assert not optimizer.plain
+        for _ in range(3):
+            step(net, optimizer)
+    for k in (0, 2):
+        torch.testing.assert_close(model[k].weight.mT, twin[k].weight, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(model[k].bias, twin[k].bias, rtol=1e-9, atol=1e-11)
+
+
+def test_a_layer_with_too_many_inputs_gets_plain_steps_and_says_so():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(5000, 4), nn.Linear(4, 3))
+    with pytest.warns(UserWarning, match="100 % of the parameters get plain gradient steps"):
+        optimizer = PRONG(model, LR)
+    assert (
+        "5000 features, more than max_features=4096: the statistics would take 0.6 GB"
+        in (optimizer.plain["2"])
+    )
+    assert sorted(optimizer.layers) == ["0", "3"]
+    assert not PRONG(model, LR, max_features=5000).plain
+
+
+class Residual(nn.Module):
+    """The residual of a differential equation, as physics-informed networks compute it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp(6, 9, 1)
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        u = self.net(x)
+        (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        return slope.sum(1) + u[:, 0]
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, None], ids=["sample", "training batches"])
+def test_a_model_that_differentiates_in_its_pass(sample):
+    model = Residual()
+    losses = []
+    optimizer = PRONG(model, LR, eps=EPS, sample=sample, period=5)
+    free = copy.deepcopy(model)
+    for k in range(12):
+        optimizer.zero_grad()
+        loss = (model(X) - 1).square().mean()
+        loss.backward()
+        if k == 0:
+            (free(X) - 1).square().mean().backward()
+            for p, q in zip(model.parameters(), free.parameters(), strict=True):
+                torch.testing.assert_close(p.grad, q.grad)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_compiled_model_is_whole():
+    """With a sample the hooks leave no break in the graph."""
+    model = mlp(6, 5, 3)
+    optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE)
+    assert torch._dynamo.explain(model)(X).graph_break_count == 0
+    check(torch.compile(model, backend="eager")._orig_mod, optimizer=optimizer)
+    torch._dynamo.reset()
+
+
+def test_options_come_with_the_state():
+    model = mlp(6, 5, 3)
+    given = {"eps": 0.3, "period": 2, "decay": 0.2, "backward_eps": 0.5, "constant_inputs": ["0"]}
+    optimizer = PRONG(model, LR, **given)
+    step(model, optimizer)
+    twin = copy.deepcopy(model)
+    other = PRONG(twin, 1.0)
+    other.load_state_dict(optimizer.state_dict())
+    for _ in range(4):
+        step(model, optimizer)
+        step(twin, other)
+    assert torch.equal(vector(model), vector(twin))

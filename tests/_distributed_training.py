@@ -51,7 +51,7 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.tanh(self.first(x))
-        out, some = self.last(h), x[:, 0] > 5.5
+        out, some = self.last(h), x[:, 0] > 3
         if some.any():
             out = out.index_add(0, some.nonzero()[:, 0], self.rare(h[some]))
         return out

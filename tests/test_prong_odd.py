@@ -717,6 +717,19 @@ def test_a_compiled_model_is_whole():
     torch._dynamo.reset()
 
 
+def test_a_compiled_step_measures_its_sample():
+    ends = []
+    for compiled in (False, True):
+        model = mlp(6, 5, 3)
+        optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE)
+        make = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        loss_of(model).backward()
+        make()
+        ends.append(vector(model))
+    torch._dynamo.reset()
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-14)
+
+
 def test_options_come_with_the_state():
     model = mlp(6, 5, 3)
     given = {"eps": 0.3, "period": 2, "decay": 0.2, "backward_eps": 0.5, "constant_inputs": ["0"]}

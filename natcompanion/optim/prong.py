@@ -272,6 +272,7 @@ class PRONG(Preconditioned):
             chosen = chosen[picked.to(chosen.device)]
         return chosen[_distributed.rank() :: _distributed.world_size()]
 
+    @torch.compiler.disable  # compiled code would run the model without its hooks
     def _measure(self, inputs: Inputs) -> dict[str, Moments]:
         """Return the moments of every layer's input over a sample."""
         self._measured = {}

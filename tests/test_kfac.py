@@ -457,16 +457,25 @@ def tied():
     return model
 
 
+def normed():
+    return nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).double()
+
+
 def test_refusals_name_what_to_do():
     x = inputs(5, 3)
-    with pytest.raises(ValueError, match=r"'1' \(BatchNorm1d\); freeze it"):
-        KFAC(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).double(), Categorical(), 0.1)
-    with pytest.raises(ValueError, match=r"without groups, got '0' \(Conv2d\)"):
-        KFAC(nn.Sequential(nn.Conv2d(2, 2, 1, groups=2), nn.Flatten()), Categorical(), 0.1)
+    with pytest.raises(ValueError, match=r"'1', a BatchNorm1d, has no factors; freeze it"):
+        kronecker_factors(normed(), x, Categorical())
+    grouped = nn.Sequential(nn.Conv2d(2, 2, 1, groups=2), nn.Flatten()).double()
+    with pytest.raises(ValueError, match="'0', a Conv2d with groups"):
+        kronecker_factors(grouped, inputs(5, 2, 1, 1), Categorical())
     with pytest.raises(ValueError, match="tied"):
-        KFAC(tied(), Categorical(), 0.1)
-    with pytest.raises(ValueError, match="called once"):
-        KFAC(Twice(), Categorical(), 0.1).refresh(x)
+        kronecker_factors(tied(), x, Categorical())
+    with pytest.raises(ValueError, match="called 2 times"):
+        kronecker_factors(Twice(), x, Categorical())
+    with pytest.raises(ValueError, match="sharing"):
+        kronecker_factors(mlp(), x, Categorical(), sharing="both")
+    with pytest.raises(ValueError, match="sharing"):
+        KFAC(mlp(), Categorical(), 0.1, sharing="both")
     for option in ({"decay": 1.0}, {"damping": 0.0}, {"momentum": -1.0}, {"weight_decay": -1.0}):
         with pytest.raises(ValueError, match=next(iter(option))):
             KFAC(mlp(), Categorical(), 0.1, **option)
@@ -567,16 +576,14 @@ def test_groups_that_are_added_later():
         assert optimizer.factors[str(later[0])].bias and not torch.equal(vector(model), before)
 
 
-def test_groups_that_it_cannot_take_are_not_added():
+def test_groups_of_parameters_of_others_are_not_added():
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
     optimizer = KFAC(model, Categorical(), 0.1, parameters=list(model[0].parameters()))
-    for params, message in (
-        (list(model[1].parameters()), "LayerNorm"),
-        ([nn.Parameter(torch.zeros(2))], "expected parameters of the model"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            optimizer.add_param_group({"params": params})
-        assert len(optimizer.param_groups) == 1
+    with pytest.raises(ValueError, match="expected parameters of the model"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    assert len(optimizer.param_groups) == 1 and optimizer.plain == {}
+    optimizer.add_param_group({"params": list(model[1].parameters())})
+    assert list(optimizer.plain) == ["1"]
     optimizer.refresh(inputs(5, 3))
 
 
@@ -704,3 +711,249 @@ def test_groups_of_single_tensors_move_as_one_group():
     before = [p.detach().clone() for p in model[0].parameters()]
     train(model, optimizer, x, t, 1, refresh=10, start=1)
     assert torch.equal(model[0].bias, before[1]) and not torch.equal(model[0].weight, before[0])
+
+
+# ---- Weights that are used at several positions, other layers, and what is left plain
+
+
+class Positions(nn.Module):
+    """A linear network over a sequence (n, T, d): outputs of every position, or their mean."""
+
+    def __init__(self, layer, reduce):
+        super().__init__()
+        self.layer, self.reduce = layer, reduce
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y.mean(1) if self.reduce else y.flatten(1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("reduce", [False, True])
+def test_expand_and_reduce_are_exact_in_their_settings_and_not_in_the_other(bias, reduce):
+    torch.manual_seed(0)
+    model, x = Positions(nn.Linear(3, 2, bias=bias).double(), reduce), inputs(6, 4, 3)
+    exact = reference.fisher(model, x, Gaussian())
+    mine, other = ("reduce", "expand") if reduce else ("expand", "reduce")
+    assert (
+        gap(kronecker_factors(model, x, Gaussian(), sharing=mine)["layer"].dense(), exact) < 1e-13
+    )
+    wrong = kronecker_factors(model, x, Gaussian(), sharing=other)["layer"].dense()
+    assert gap(wrong, exact) > 0.1  # negative control
+
+
+def test_reduce_of_a_convolution_is_that_of_its_patches():
+    torch.manual_seed(0)
+    convolution, x = nn.Conv2d(2, 3, 2).double(), inputs(5, 2, 3, 3)
+    model = nn.Sequential(convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    exact = reference.fisher(model, x, Gaussian())
+    found = kronecker_factors(model, x, Gaussian(), sharing="reduce")["0"].dense()
+    assert gap(found, exact) < 1e-13
+    assert gap(kronecker_factors(model, x, Gaussian())["0"].dense(), exact) > 0.1
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+@pytest.mark.parametrize("options", [{}, {"padding": 2, "stride": 2, "dilation": 2}])
+def test_conv1d_is_a_conv2d_of_height_one(sharing, options):
+    torch.manual_seed(0)
+    one = nn.Conv1d(2, 3, 3, **options).double()
+    wide = {key: (0 if key == "padding" else 1, value) for key, value in options.items()}
+    two = nn.Conv2d(2, 3, (1, 3), **wide).double()
+    with torch.no_grad():
+        two.weight.copy_(one.weight.unsqueeze(2))
+        two.bias.copy_(one.bias)
+    x = inputs(5, 2, 9)
+    rest = [nn.Tanh(), nn.Flatten()]
+    found = kronecker_factors(nn.Sequential(one, *rest), x, Bernoulli(), sharing=sharing)["0"]
+    same = nn.Sequential(two, *rest)
+    expected = kronecker_factors(same, x.unsqueeze(2), Bernoulli(), sharing=sharing)["0"]
+    assert gap(found.A, expected.A) < 1e-14 and gap(found.B, expected.B) < 1e-14
+
+
+class Words(nn.Module):
+    """Entries of a table, or the same by products with one-hot vectors."""
+
+    def __init__(self, table, one_hot, padding_idx=None):
+        super().__init__()
+        self.one_hot = one_hot
+        self.table = (
+            nn.Linear(7, 3, bias=False) if one_hot else nn.Embedding(7, 3, padding_idx=padding_idx)
+        ).double()
+        with torch.no_grad():
+            self.table.weight.copy_(table.mT if one_hot else table)
+        self.head = nn.Linear(12, 2).double()
+        nn.init.constant_(self.head.weight, 0.3)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, ids):
+        x = nn.functional.one_hot(ids, 7).double() if self.one_hot else ids
+        return self.head(torch.tanh(self.table(x)).flatten(1))
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+@pytest.mark.parametrize("factored", [False, True])
+def test_an_embedding_is_a_linear_layer_of_one_hot_inputs(sharing, factored):
+    table, g = inputs(7, 3), torch.Generator().manual_seed(0)
+    ids, t = torch.randint(7, (8, 4), generator=g), torch.randint(2, (8,), generator=g)
+    ends = []
+    for one_hot in (False, True):
+        model = Words(table, one_hot)
+        options = {"sharing": sharing, "factored": factored, "damping": 0.1}
+        optimizer = KFAC(model, Categorical(), 0.5, **options)
+        for _ in range(3):
+            optimizer.refresh(ids)
+            optimizer.zero_grad()
+            loss_of(model, ids, t).backward()
+            optimizer.step()
+        weight = model.table.weight.detach()
+        ends.append((weight.mT if one_hot else weight, optimizer.factors["table"].dense()))
+    assert gap(ends[0][0], ends[1][0]) < 1e-12 and gap(ends[0][1], ends[1][1]) < 1e-12
+    assert gap(ends[0][0], table) > 1e-3
+
+
+def test_padding_is_not_seen():
+    ids = torch.tensor([[0, 1, 2, 2], [0, 0, 3, 4], [5, 6, 0, 1]])
+    model = Words(inputs(7, 3), False, padding_idx=0)
+    factors = kronecker_factors(model, ids, Categorical())["table"]
+    assert factors.A.shape == (7,) and float(factors.A[0]) == 0.0
+    assert float(factors.A.sum()) == pytest.approx(8 / 12)
+
+
+def test_a_large_vocabulary_needs_the_expand_setting():
+    model = nn.Sequential(nn.Embedding(40000, 2), nn.Flatten())
+    ids = torch.zeros(2, 1, dtype=torch.long)
+    with pytest.raises(ValueError, match='sharing="expand"'):
+        kronecker_factors(model, ids, Gaussian(), sharing="reduce")
+    assert kronecker_factors(model, ids, Gaussian())["0"].A.shape == (40000,)
+
+
+class Conv1D(nn.Module):
+    """As in transformers: a linear layer with the transposed weight."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight = nn.Parameter(inputs(nx, nf))
+        self.bias = nn.Parameter(inputs(nf))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+def test_the_transposed_layer_of_transformers_is_linear():
+    x, t = problem()
+    model, same = nn.Sequential(Conv1D(2, 3)), nn.Sequential(nn.Linear(3, 2)).double()
+    with torch.no_grad():
+        same[0].weight.copy_(model[0].weight.mT)
+        same[0].bias.copy_(model[0].bias)
+    for m in (model, same):
+        train(m, KFAC(m, Categorical(), 0.1), x, t, 3)
+    assert gap(model[0].weight.detach().mT, same[0].weight.detach()) < 1e-13
+    assert gap(model[0].weight.detach(), inputs(3, 2)) > 1e-3
+    optimizer = KFAC(model, Categorical(), 0.1)
+    optimizer.refresh(x)
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_what_has_no_factors_takes_plain_steps():
+    x, t = problem()
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
+    optimizer = KFAC(model, Categorical(), 0.1)
+    assert list(optimizer.plain) == ["1"] and "LayerNorm" in optimizer.plain["1"]
+    optimizer.refresh(x)
+    before = [p.detach().clone() for p in model.parameters()]
+    loss_of(model, x, t).backward()
+    optimizer.step()
+    for name, p in model[1].named_parameters():
+        expected = before[2 if name == "weight" else 3] - 0.1 * p.grad
+        torch.testing.assert_close(p.detach(), expected, rtol=1e-14, atol=1e-14)
+    assert gap(model[0].weight.detach(), before[0] - 0.1 * model[0].weight.grad) > 1e-3
+    assert list(optimizer.factors) == ["0", "2"]
+
+
+class Elsewhere(nn.Module):
+    """A weight that is used outside of its layer too, and an embedding of positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.place, self.layer, self.head = nn.Embedding(4, 3), nn.Linear(3, 3), nn.Linear(12, 2)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x):
+        x = x + self.place(torch.arange(4))
+        x = nn.functional.linear(torch.tanh(self.layer(x)), self.layer.weight)
+        return self.head(x.flatten(1))
+
+
+def test_what_a_pass_shows_to_have_no_factors_is_left_plain_and_stays_so_when_resumed():
+    model, x, t = Elsewhere().double(), inputs(5, 4, 3), torch.tensor([0, 1, 1, 0, 1])
+    optimizer = KFAC(model, Categorical(), 0.1)
+    assert optimizer.plain == {}
+    with pytest.warns(UserWarning, match="KFAC: 54% .*module 'place', which sees"):
+        optimizer.refresh(x)
+    optimizer.refresh(x)  # no second warning
+    reasons = {"place": "sees", "layer": "used elsewhere", "unused": "called 0 times"}
+    assert optimizer.plain.keys() == reasons.keys()
+    assert all(reasons[name] in why for name, why in optimizer.plain.items())
+    loss_of(model, x, t).backward()
+    before = model.layer.weight.detach().clone()
+    again = copy.deepcopy(model)
+    resumed = KFAC(again, Categorical(), 0.1)
+    resumed.load_state_dict(optimizer.state_dict())
+    for p, q in zip(again.parameters(), model.parameters(), strict=True):
+        p.grad = None if q.grad is None else q.grad.clone()
+    for o in (optimizer, resumed):
+        o.step()
+    torch.testing.assert_close(model.layer.weight, before - 0.1 * model.layer.weight.grad)
+    assert torch.equal(vector(again), vector(model)) and resumed.plain == optimizer.plain
+
+
+def test_one_warning_if_most_of_the_model_is_plain():
+    model = nn.Sequential(nn.LayerNorm(500), nn.Linear(500, 1, bias=False))
+    with pytest.warns(UserWarning, match=r"KFAC: 67% .*module '0', a LayerNorm") as found:
+        KFAC(model, Categorical(), 0.1)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("factored", [False, True])
+def test_the_inverse_takes_vectors_and_has_a_determinant(bias, factored):
+    model, x = mlp((3, 4, 2), bias=bias), inputs(9, 3)
+    for f in kronecker_factors(model, x, Categorical()).values():
+        block, damping = f.dense(), 0.1
+        if factored:
+            a, b = float(f.A.diagonal().mean()), float(f.B.diagonal().mean())
+            pi = (a / b) ** 0.5
+            A = f.A + damping**0.5 * pi * eye(f.A)
+            damped = KroneckerFactors(A, f.B + damping**0.5 / pi * eye(f.B), f.bias).dense()
+        else:
+            damped = block + damping * eye(block)
+            assert f.logdet(damping) == pytest.approx(float(torch.logdet(damped)), rel=1e-12)
+            assert f.logdet(2 * damping) > f.logdet(damping) + 1e-2
+        v = inputs(len(block))
+        assert gap(f.solve(v, damping, factored=factored), torch.linalg.solve(damped, v)) < 1e-11
+        with pytest.raises(ValueError, match="v: expected shape"):
+            f.solve(v[1:], damping)
+
+
+def test_factors_and_inverses_may_have_periods_of_their_own():
+    model, (x, t) = mlp(), problem()
+    optimizer = KFAC(model, Categorical(), 0.1, decay=0.5)
+    optimizer.refresh(x)
+    first = optimizer.factors["0"]
+    inverses = dict(optimizer._inverses)
+    train(model, optimizer, x, t, 1, refresh=10, start=1)
+    optimizer.refresh(x, invert=False)
+    second = optimizer.factors["0"]
+    assert gap(second.B, first.B) > 1e-6 and optimizer._inverses == inverses
+    again = copy.deepcopy(model)
+    resumed = KFAC(again, Categorical(), 0.1, decay=0.5)
+    resumed.load_state_dict(optimizer.state_dict())
+    for m, o in ((model, optimizer), (again, resumed)):
+        train(m, o, x, t, 2, refresh=10, start=1)
+    assert torch.equal(vector(model), vector(again))
+    optimizer.refresh(x)
+    new = kronecker_factors(model, x, Categorical())["0"]
+    assert gap(optimizer.factors["0"].B, 0.5 * second.B + 0.5 * new.B) < 1e-13
+    assert optimizer._inverses.keys() == inverses.keys()
+    assert all(optimizer._inverses[key] is not inverses[key] for key in inverses)

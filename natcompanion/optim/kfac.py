@@ -9,9 +9,22 @@ from torch import nn
 from natcompanion import _checks as check
 from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
-from natcompanion.metrics.kronecker import KroneckerFactors, kronecker_factors, kronecker_layers
+from natcompanion.metrics.kronecker import (
+    KroneckerFactors,
+    as_matrix,
+    as_parameter,
+    factors_of,
+    find_layers,
+)
 from natcompanion.metrics.model_function import ModelFunction
-from natcompanion.optim.base import Directions, Parameters, Preconditioned, Share, trainable
+from natcompanion.optim.base import (
+    Directions,
+    Parameters,
+    Preconditioned,
+    Share,
+    trainable,
+    warn_if_plain,
+)
 
 Inverse = Callable[[torch.Tensor], torch.Tensor]
 Block = tuple[str, bool, bool]
@@ -26,7 +39,9 @@ class KFAC(Preconditioned):
 
     for each layer, with the factors of :func:`natcompanion.metrics.kronecker_factors`. An ordinary
     optimizer, but for one call more: the factors come from a batch of inputs (no targets) given to
-    :meth:`refresh` before the first step and as often after it as one likes. ::
+    :meth:`refresh` before the first step and as often after it as one likes. Linear, Conv1d, Conv2d
+    and Embedding layers that are used once have factors, and the Conv1D of the package
+    transformers; all else takes plain gradient steps, see ``plain``. ::
 
         optimizer = KFAC(model, Categorical(), lr=0.1)
         for step, (x, t) in enumerate(batches):
@@ -52,16 +67,37 @@ class KFAC(Preconditioned):
         :meth:`natcompanion.metrics.KroneckerFactors.inverse`.
     decay : float
         How much of the earlier factors is kept at a refresh, from 0 (none) to below 1.
-    draws, generator
+    sharing, draws, generator
         As for :func:`natcompanion.metrics.kronecker_factors`.
     parameters : iterable, optional
         Parameters or their names, or parameter groups, each a dict with ``"params"`` and perhaps
         ``"lr"``, ``"momentum"``, ``"weight_decay"``; all of the model if left out.
 
+    Attributes
+    ----------
+    plain : dict of str to str
+        Why a module takes plain gradient steps, by its name. What only a pass can show is known
+        after the first refresh. One warning says so if that is over half of the parameters.
+
     Raises
     ------
     ValueError
         On arguments out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from natcompanion.likelihoods import Categorical
+    >>> from natcompanion.optim import KFAC
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8),
+    ...                             torch.nn.Linear(8, 3))
+    >>> optimizer = KFAC(model, Categorical(), lr=0.1)
+    >>> optimizer.plain
+    {'1': 'a LayerNorm, has no factors'}
+    >>> x, t = torch.randn(20, 4), torch.randint(3, (20,))
+    >>> optimizer.refresh(x)
+    >>> Categorical().nll(model(x), t).mean().backward()
+    >>> optimizer.step()
 
     Notes
     -----
@@ -83,12 +119,14 @@ class KFAC(Preconditioned):
         damping: float = 1e-3,
         factored: bool = False,
         decay: float = 0.0,
+        sharing: str = "expand",
         draws: int | None = None,
         generator: torch.Generator | None = None,
         parameters: Parameters = None,
     ) -> None:
         self.likelihood, self.generator = complete(likelihood), generator
         self._inverses: dict[Block, Inverse] = {}
+        self._warned = False
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -97,21 +135,31 @@ class KFAC(Preconditioned):
             "damping": damping,
             "factored": factored,
             "decay": decay,
+            "sharing": sharing,
             "draws": draws,
         }
         super().__init__(model, parameters, defaults)
+        warn_if_plain(self)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         check.positive(group["damping"], "damping")
         if not 0 <= check.non_negative(group["decay"], "decay") < 1:
             raise ValueError(f"decay: expected a number from 0 to below 1, got {group['decay']!r}")
+        if group["sharing"] not in ("expand", "reduce"):
+            raise ValueError(f'sharing: expected "expand" or "reduce", got {group["sharing"]!r}')
         if group["draws"] is not None:
             check.whole(group["draws"], "draws")
 
-    def _changed(self) -> None:
-        if chosen := list(trainable(self._leaves())):
-            kronecker_layers(ModelFunction(self.model, chosen))
+    @property
+    def plain(self) -> dict[str, str]:
+        """Why a module takes plain gradient steps, by its name."""
+        chosen = list(trainable(self._leaves()))
+        found = find_layers(ModelFunction(self.model, chosen))[1] if chosen else {}
+        for name, layer in self._layers():
+            if (reason := self.state.get(layer[0], {}).get("plain")) is not None:
+                found[name] = reason
+        return found
 
     @property
     def factors(self) -> dict[str, KroneckerFactors]:
@@ -120,12 +168,20 @@ class KFAC(Preconditioned):
         for name, layer in self._layers():
             kept = self.state.get(layer[0], {})
             if "A" in kept:
-                found[name] = KroneckerFactors(kept["A"], kept["B"], kept["bias"])
+                newest = kept.get("A_newest", kept["A"]), kept.get("B_newest", kept["B"])
+                found[name] = KroneckerFactors(*newest, kept["bias"])
         return found
 
-    def refresh(self, x: torch.Tensor) -> None:
+    def refresh(self, x: torch.Tensor, *, invert: bool = True) -> None:
         """Take the factors from the inputs ``x`` (n, ...) at the present parameters, and invert
         them.
+
+        Parameters
+        ----------
+        x : Tensor, shape (n, ...)
+        invert : bool
+            If False, only the running mean of the factors is renewed, and the steps go on with the
+            earlier inverses: with ``decay``, factors may be had often and inverses seldom.
 
         Raises
         ------
@@ -133,16 +189,22 @@ class KFAC(Preconditioned):
             If ``x`` does not fit the model. The earlier factors are kept.
         """
         options = self.param_groups[0]
-        new = kronecker_factors(
-            self.model,
-            x,
-            self.likelihood,
-            draws=options["draws"],
-            generator=self.generator,
-            parameters=list(trainable(self._leaves())),
-        )
+        f = ModelFunction(self.model, list(trainable(self._leaves())))
+        layers, _ = find_layers(f)
+        how = options["sharing"], options["draws"], self.generator
+        new, plain = factors_of(f, layers, x, self.likelihood, *how)
         shared = _over_processes(new, len(x))
-        self._take({name: self._averaged(name, f) for name, f in shared.items()})
+        averaged = {name: self._averaged(name, factors) for name, factors in shared.items()}
+        self._take(averaged, invert=invert)
+        for name, layer in self._layers():
+            kept = self.state[layer[0]]
+            if name in plain:
+                kept["plain"] = plain[name]
+            elif name in averaged:
+                kept.pop("plain", None)
+        if plain and not self._warned:
+            self._warned = True
+            warn_if_plain(self)
 
     def _averaged(self, name: str, new: KroneckerFactors) -> KroneckerFactors:
         """Return the running mean of a layer's factors; new ones, if other parameters of it are
@@ -155,13 +217,21 @@ class KFAC(Preconditioned):
 
     # ---- Parts
 
-    def _take(self, factors: dict[str, KroneckerFactors]) -> None:
-        """Keep factors and their inverses; nothing is kept if one cannot be inverted."""
-        inverses = self._inverted(factors)
+    def _take(self, factors: dict[str, KroneckerFactors], *, invert: bool) -> None:
+        """Keep factors, and their inverses; nothing is kept if one cannot be inverted. Where the
+        inverses stay, those of the factors that they belong to stay with them.
+        """
+        inverses = self._inverted(factors) if invert else self._inverses
         for name, layer in self._layers():
             if name in factors:
                 A, B, bias = factors[name]
-                self.state[layer[0]].update(A=A, B=B, bias=bias)
+                kept = self.state[layer[0]]
+                if not invert and "A" in kept and kept["bias"] == bias:
+                    kept.update(A_newest=A, B_newest=B)
+                    continue
+                for key in ("A_newest", "B_newest"):
+                    kept.pop(key, None)
+                kept.update(A=A, B=B, bias=bias)
         self._inverses = inverses
 
     def _inverted(self, factors: dict[str, KroneckerFactors]) -> dict[Block, Inverse]:
@@ -180,13 +250,23 @@ class KFAC(Preconditioned):
 
     def _check_state(self, state: dict[nn.Parameter, dict[str, Any]]) -> None:
         super()._check_state(state)
+        modules = dict(self.model.named_modules())
         for name, layer in self._layers():
             kept = state.get(layer[0], {})
-            if "A" in kept and not _fit(kept, layer):
+            if "A" in kept and not _fit(kept, layer, modules[name]):
                 raise ValueError(f"factors of layer {name!r} of another shape")
 
     def _restored(self) -> None:
-        self._inverses = self._inverted(self.factors)
+        self._inverses = self._inverted(self._kept())
+
+    def _kept(self) -> dict[str, KroneckerFactors]:
+        """Return the factors that the inverses belong to."""
+        states = {name: self.state.get(layer[0], {}) for name, layer in self._layers()}
+        return {
+            name: KroneckerFactors(kept["A"], kept["B"], kept["bias"])
+            for name, kept in states.items()
+            if "A" in kept
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key != "_inverses"}
@@ -203,20 +283,24 @@ class KFAC(Preconditioned):
 
     def _directions(self, gradients: Directions) -> Directions:
         found: Directions = {}
+        plain, modules = self.plain, dict(self.model.named_modules())
         for name, layer in self._layers():
             own = [p for p in layer if p.requires_grad]
-            mine = [gradients[p] for p in own if p in gradients]
+            mine = {p: gradients[p] for p in own if p in gradients}
             if not mine:
+                continue
+            if name in plain:
+                found |= mine
                 continue
             inverse = self._inverse_of(name, layer)
             if inverse is None:
-                if any(bool(g.any()) for g in mine):
+                if any(bool(g.any()) for g in mine.values()):
                     raise ValueError(
                         f"step: expected factors of the parameters that layer {name!r} trains now; "
                         "call refresh(x) with a batch of inputs first"
                     )
                 continue
-            found |= _of_layer(inverse, own, gradients)
+            found |= _of_layer(inverse, modules[name], own, gradients)
         return found
 
     def _inverse_of(self, name: str, layer: list[nn.Parameter]) -> Inverse | None:
@@ -224,7 +308,7 @@ class KFAC(Preconditioned):
         block.
         """
         block = name, *_trained(layer)
-        if block not in self._inverses and (factors := self.factors.get(name)):
+        if block not in self._inverses and (factors := self._kept().get(name)):
             part = factors.part(*block[1:])
             if part is not None:
                 self._inverses[block] = self._inverse(part)
@@ -237,12 +321,18 @@ def _trained(layer: list[nn.Parameter]) -> tuple[bool, bool]:
     return True in dims, False in dims
 
 
-def _of_layer(inverse: Inverse, own: list[nn.Parameter], gradients: Directions) -> Directions:
+def _of_layer(
+    inverse: Inverse, module: nn.Module, own: list[nn.Parameter], gradients: Directions
+) -> Directions:
     """Return the natural gradient of a layer; a parameter without a gradient counts as 0."""
-    columns = [gradients.get(p, torch.zeros_like(p)).reshape(len(p), -1) for p in own]
+    pieces = [gradients[p] if p in gradients else torch.zeros_like(p) for p in own]
+    dense = [g.to_dense() if g.is_sparse else g for g in pieces]
+    columns = [as_matrix(module, g) for g in dense]
     direction = inverse(torch.cat(columns, 1))
-    pieces = direction.split([c.shape[1] for c in columns], 1)
-    return {p: d.reshape(p.shape) for p, d in zip(own, pieces, strict=True) if p in gradients}
+    parts = direction.split([c.shape[1] for c in columns], 1)
+    return {
+        p: as_parameter(module, d, p) for p, d in zip(own, parts, strict=True) if p in gradients
+    }
 
 
 def _over_processes(
@@ -257,8 +347,9 @@ def _over_processes(
     return found
 
 
-def _fit(kept: dict[str, Any], layer: list[nn.Parameter]) -> bool:
+def _fit(kept: dict[str, Any], layer: list[nn.Parameter], module: nn.Module) -> bool:
     """Return whether kept factors are of the weight, of the bias or of both of a layer."""
-    width = sum(p[0].numel() for p in layer if p.ndim > 1)
+    shapes = [as_matrix(module, p).shape for p in layer]
+    width = sum(a for (_, a), p in zip(shapes, layer, strict=True) if p.ndim > 1)
     sizes = {width + 1, 1} if kept["bias"] else {width}
-    return len(kept["B"]) == len(layer[0]) and len(kept["A"]) in sizes
+    return len(kept["B"]) == shapes[0][0] and len(kept["A"]) in sizes

@@ -47,15 +47,22 @@ def dense_limit(gib: float) -> Iterator[None]:
         _LIMIT.reset(token)
 
 
-def affordable(size: int, dtype: torch.dtype, name: str, remedy: str) -> int:
+def affordable(
+    size: int, dtype: torch.dtype, name: str, remedy: str, what: str = "parameters"
+) -> int:
     """Return ``size`` if a matrix (size, size) of this dtype is within the limit; else say how
     large it would be and what to use instead.
     """
-    needed, limit = float(size) ** 2 * dtype.itemsize, _LIMIT.get()
+    refuse_larger(size * size, dtype, f"{name}: {size} {what} need a dense matrix of", remedy)
+    return size
+
+
+def refuse_larger(numbers: int, dtype: torch.dtype, what: str, remedy: str) -> None:
+    """Raise ValueError if that many numbers of this dtype are beyond the limit."""
+    needed, limit = float(numbers) * dtype.itemsize, _LIMIT.get()
     if needed > limit:
         raise ValueError(
-            f"{name}: {size} parameters need a dense matrix of {needed / 2**30:.2g} GiB, more "
+            f"{what} {needed / 2**30:.2g} GiB, more "
             f"than {limit / 2**30:.2g}; use {remedy}, or allow it with "
             "`with natcompanion.metrics.dense_limit(gib):`"
         )
-    return size

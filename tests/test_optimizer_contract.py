@@ -39,6 +39,7 @@ from natcompanion.optim import (
     NaturalGradient,
     Newton,
     PRONGPlus,
+    SampleSpaceNaturalGradient,
 )
 from natcompanion.optim.mirror_descent import MirrorDescent
 from natcompanion.optim.relative_gradient import RelativeGradient
@@ -204,6 +205,9 @@ TABLE = {
         "batch",
         {"lr": 0.1, **MOMENTUM},
         {"damping": LevenbergMarquardt(0.5), "warm_start": 0.9},
+    ),
+    "SampleSpaceNaturalGradient": Row(
+        likelihood_first(SampleSpaceNaturalGradient), "batch", {"lr": 0.1, "damping": 0.1}
     ),
     "TONGA": Row(likelihood_first(TONGA), "batch", {"lr": 0.1, "damping": 0.1}),
     "Newton": Row(likelihood_first(Newton), "batch", {"lr": 0.1, "damping": 1.0}),

@@ -17,6 +17,7 @@ from natcompanion.optim.prong import PRONG
 from natcompanion.optim.prong_plus import PRONGPlus
 from natcompanion.optim.relative_gradient import RelativeGradient, natural_relative_gradient
 from natcompanion.optim.rngd import RNGD
+from natcompanion.optim.sample_space import SampleSpaceNaturalGradient, SampleSpaceStep
 from natcompanion.optim.tonga import TONGA
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "PRONGPlus",
     "Quadratic",
     "RelativeGradient",
+    "SampleSpaceNaturalGradient",
+    "SampleSpaceStep",
     "Step",
     "bregman_divergence",
     "loss_hessian",

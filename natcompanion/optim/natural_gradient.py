@@ -388,8 +388,12 @@ class NaturalGradient(Preconditioned):
     def _write(
         self, f: ModelFunction, move: torch.Tensor, velocity: torch.Tensor, direction: torch.Tensor
     ) -> None:
-        for p, new in zip(f.originals.values(), moved(f, move).values(), strict=True):
-            p.copy_(new)
+        pieces = move.split([p.numel() for p in f.theta.values()])
+        for p, theta, piece in zip(f.originals.values(), f.theta.values(), pieces, strict=True):
+            if p.dtype == theta.dtype:
+                p.add_(piece.view_as(p))
+            else:  # half precision: computed in float32
+                p.copy_(theta + piece.view_as(p))
         kept = {"momentum_buffer": velocity, "direction": direction}
         if not any(group["momentum"] for group in self.param_groups):
             del kept["momentum_buffer"]
@@ -425,4 +429,7 @@ def _split(f: ModelFunction, vector: torch.Tensor) -> list[torch.Tensor]:
 
 def moved(f: ModelFunction, move: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the parameters plus a vector (P,)."""
-    return {name: p + d for (name, p), d in zip(f.theta.items(), _split(f, move), strict=True)}
+    pieces = move.split([p.numel() for p in f.theta.values()])
+    return {
+        name: p + piece.view_as(p) for (name, p), piece in zip(f.theta.items(), pieces, strict=True)
+    }

@@ -295,6 +295,273 @@ def test_erratum_accuracy_is_error():
         assert min(1 - error for error in record["best_test"]) > 0.6
 
 
+def test_erratum_probability_of_the_parameters():
+    """Section 2: p(x; theta) is a distribution over x for each theta, and none over both."""
+    total = [float(machine(3, 2, seed).visible_probabilities().sum()) for seed in range(3)]
+    assert total == pytest.approx([1, 1, 1], abs=1e-12)
+    assert sum(total) > 2  # of x and theta together, three values of theta alone have the mass 3
+
+
+def test_erratum_root_of_the_parametrization():
+    """Abstract: phi = G^(1/2) theta has the metric I; with the root of the inverse it is G^2."""
+    G = machine(3, 2, 18).fisher()
+    values, vectors = torch.linalg.eigh(G)
+    root = (vectors * values.sqrt()) @ vectors.mT
+
+    def metric_of(A):  # the matrix of the metric in the coordinates A theta
+        inverse = torch.linalg.inv(A)
+        return inverse.mT @ G @ inverse
+
+    close(metric_of(root), eye(11), 1e-9)
+    close(metric_of(torch.linalg.inv(root)), G @ G, 1e-9)
+    assert (G @ G - eye(11)).abs().max() > 0.5
+
+
+def hidden_moments(seed):
+    """The states of two hidden units, their probabilities, and E[h h^T]."""
+    rbm = machine(3, 2, seed)
+    h, p = boltzmann.states(2), rbm.hidden_probabilities()
+    return h, p, (p[:, None] * h).mT @ h
+
+
+def test_erratum_whitening_matrix_is_transposed():
+    """Section 2.1: U Sigma^(-1/2) whitens rows; a column h needs Sigma^(-1/2) U^T."""
+    _, _, M = hidden_moments(19)
+    values, U = torch.linalg.eigh(M)
+    printed = U * values.rsqrt()
+    close(printed.mT @ M @ printed, eye(2))
+    assert (printed @ M @ printed.mT - eye(2)).abs().max() > 0.1
+
+
+def test_erratum_uncentred_moment_gives_no_unit_variance():
+    """Section 2.1: whitened by E[h h^T], the activations have the second moment 1; their variance
+    is less.
+    """
+    h, p, M = hidden_moments(19)
+    mean = p @ h
+    for moment, white in ((M - torch.outer(mean, mean), True), (M, False)):
+        values, U = torch.linalg.eigh(moment)
+        z = (h - mean) @ (U * values.rsqrt())
+        variance = p @ z.square()
+        assert bool((variance - 1).abs().max() < 1e-12) is white
+        assert white or variance.min() < 0.7
+
+
+def test_erratum_uncorrelated_is_not_independent():
+    """Sections 2.1 and 4: whitened activations are uncorrelated; their squares show that they
+    depend on each other.
+    """
+    h, p, M = hidden_moments(20)
+    mean = p @ h
+    values, U = torch.linalg.eigh(M - torch.outer(mean, mean))
+    z = (h - mean) @ (U * values.rsqrt())
+    close((p[:, None] * z).mT @ z, eye(2), 1e-10)
+    assert abs(float(p @ z.square().prod(1)) - 1) > 0.1  # 1, if they were independent
+
+
+def test_erratum_pairs_of_units():
+    """Section 3: Z sums over the configurations of v and h, not over the pairs of a visible and a
+    hidden unit.
+    """
+    rbm = machine(3, 2, 21)
+    v, h = boltzmann.states(3), boltzmann.states(2)
+    energies = torch.stack([rbm.energy(v, row.expand(8, 2)) for row in h])
+    close(torch.exp(-energies).sum().log(), rbm.log_partition())
+    pairs = torch.exp(-rbm.energy(eye(3).repeat_interleave(2, 0), eye(2).repeat(3, 1)))
+    assert len(pairs) == 6 and abs(float(pairs.sum().log() - rbm.log_partition())) > 0.5
+
+
+def test_erratum_one_vector_or_the_data():
+    """Eq. 1: the gradient for one vector v has E[v_i h_j | v]; the mean over the data belongs to
+    the mean of log p.
+    """
+    rbm, X = machine(3, 2, 22), binary(6, 3, 5)
+    v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
+    printed = X.mT @ rbm.hidden_mean(X) / 6 - (p[:, None] * v).mT @ h
+    slopes = []
+    for row in X.split(1):
+        W = rbm.W.clone().requires_grad_()
+        slopes += torch.autograd.grad(reference.rbm_log_likelihood(W, rbm.a, rbm.b, row), W)
+    close(torch.stack(slopes).mean(0), printed)
+    assert min(float((slope - printed).norm()) for slope in slopes) > 0.1
+
+
+def test_erratum_gradient_of_the_cost():
+    """Section 4.1: the gradient of the cost, -log p, is minus Eq. 1."""
+    rbm, X = machine(3, 2, 23), binary(6, 3, 6)
+    cost = lambda step: -float(rbm.moved(step).log_likelihood(X).mean())
+    equation_1 = rbm.gradient(X)
+    here = cost(0 * equation_1)
+    assert cost(-1e-2 * equation_1) > here > cost(1e-2 * equation_1)
+
+
+def one_gibbs_step(W, a, b):
+    """The probabilities p(v' | v) of one step v -> h -> v', summed over h; rows are v."""
+    v, h = boltzmann.states(len(a)), boltzmann.states(len(b))
+
+    def products(logits, states):  # p(states | row) for independent units
+        on, off = torch.sigmoid(logits)[:, None], torch.sigmoid(-logits)[:, None]
+        return torch.where(states == 1, on, off).prod(2)
+
+    return products(v @ W + b, h) @ products(h @ W.mT + a, v)
+
+
+def test_erratum_what_contrastive_divergence_approximates():
+    """Section 3: the update is near the slope of a difference of two divergences, not near their
+    difference, which is one number.
+    """
+    rbm, p_0 = machine(3, 2, 24), torch.rand(8, generator=rng(25), dtype=torch.float64)
+    p_0, v = p_0 / p_0.sum(), boltzmann.states(3)
+
+    def difference(W):
+        p_1, here = p_0 @ one_gibbs_step(W, rbm.a, rbm.b), RBM(W, rbm.a, rbm.b)
+        log_p = here.visible_probabilities().log()
+        return p_0 @ (p_0.log() - log_p) - p_1 @ (p_1.log() - log_p)
+
+    p_1 = p_0 @ one_gibbs_step(rbm.W, rbm.a, rbm.b)
+    update = ((p_0 - p_1)[:, None] * v).mT @ rbm.hidden_mean(v)
+    W = rbm.W.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(difference(W), W)
+    cosine = torch.nn.functional.cosine_similarity(update.reshape(-1), -slope.reshape(-1), dim=0)
+    assert 0.9 < float(cosine) < 1 - 1e-6  # an approximation, and a good one here
+    value = float(difference(rbm.W))
+    assert value > 0 > value - 1 and float((update - value).norm() / update.norm()) > 0.5
+
+
+def test_erratum_gibbs_sampling_is_unbiased_in_the_limit():
+    """Section 3: after any finite number of Gibbs steps from random states the samples have a
+    bias; it falls to 0 with the number.
+    """
+    rbm = machine(3, 2, 26, 2.0)
+    step, p = one_gibbs_step(rbm.W, rbm.a, rbm.b), torch.full((8,), 1 / 8, dtype=torch.float64)
+    bias = []
+    for _ in range(200):
+        p = p @ step
+        bias.append(float((p - rbm.visible_probabilities()).abs().sum()))
+    assert bias[0] > 0.05 and bias[9] > 1e-9 and bias[-1] < 1e-12
+    assert bias[:20] == sorted(bias[:20], reverse=True)
+
+
+def test_erratum_section_3_computes_no_inverse():
+    """Section 3 and Figure 1: the sums over h give the Fisher matrix; its inverse is a further
+    step, cubic in the number of statistics, which is not that of the units.
+    """
+    rbm = machine(3, 2, 27)
+    h, p = boltzmann.states(2), rbm.hidden_probabilities()
+    m = rbm.visible_mean(h)
+    within = torch.zeros(11, 11, dtype=torch.float64)
+    for weight, row, mean in zip(p, h, m, strict=True):
+        g = reference.rbm_statistics(boltzmann.states(3), row.expand(8, 2))
+        q = torch.where(boltzmann.states(3) == 1, mean, 1 - mean).prod(1)
+        centred = g - q @ g
+        within += weight * (q[:, None] * centred).mT @ centred
+    means = boltzmann.conditional_statistics(h, m)
+    G = within + (p[:, None] * means).mT @ means - torch.outer(p @ means, p @ means)
+    close(G, rbm.fisher())
+    assert (G - torch.linalg.inv(rbm.fisher())).abs().max() > 1
+    assert len(G) == 3 + 2 + 3 * 2 > 3 + 2
+
+
+def test_erratum_first_three_terms_do_not_fix_the_last():
+    """Section 4.1: with W = 0 and b of either sign the first three terms are the same, and the
+    last three are not.
+    """
+    low, high = (
+        RBM(torch.zeros(3, 2).double(), torch.zeros(3).double(), torch.full((2,), b).double())
+        for b in (-2.0, 2.0)
+    )
+    first, second = (list(boltzmann.norm_terms(m.fisher(), 3, 2).values()) for m in (low, high))
+    assert first[:3] == pytest.approx(second[:3], rel=1e-12)
+    assert sum(second[3:]) > 10 * sum(first[3:])
+
+
+def test_erratum_division_is_in_the_quotients():
+    """Section 5: Eq. 4 divides by nothing; the quotients after it grow with 1 / dW from the same
+    noise.
+    """
+    rbm = machine(3, 2, 28)
+    v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
+    rows = torch.multinomial(p, 200, replacement=True, generator=rng(29)).split(100)
+    before, after = (boltzmann.sample_moments(v[r], h[r]) for r in rows)
+    noise = boltzmann.product_rule_difference(before, after)
+    derivative = torch.autograd.functional.jacobian(
+        lambda W: reference.rbm_covariance(W, rbm.a, rbm.b), rbm.W
+    )
+    quotients = [float((noise / dW).norm() / derivative.norm()) for dW in (1e-1, 1e-3, 1e-5)]
+    assert quotients[0] > 0.1 and quotients[2] > 1e3
+    assert float(derivative.norm()) < 1  # Eq. 4 itself, for any dW
+
+
+def decisions(controller, penalties):
+    """True where the controller raises gamma."""
+    found = []
+    for penalty in penalties:
+        before = controller.gamma
+        found.append(controller.update(penalty) > before)
+    return found
+
+
+def test_erratum_percent():
+    """Section 5: the values of p are fractions. As percentages of the 490 weights of a 7 x 7 image
+    and 10 hidden units, four of the seven would be less than one weight, and the same rule.
+    """
+    penalties = torch.randn(40, 49, 10, generator=rng(30), dtype=torch.float64) * torch.linspace(
+        0.2, 1.2, 40, dtype=torch.float64
+    ).reshape(40, 1, 1)
+
+    def found(scale):
+        return [
+            decisions(boltzmann.ThresholdController(2.5, scale * p), penalties)
+            for p in boltzmann.FRACTIONS[:4]
+        ]
+
+    percent, fraction = found(0.01), found(1.0)
+    assert percent[0] == percent[1] == percent[2] == percent[3] and any(percent[0])
+    assert fraction[0] != fraction[1] != fraction[2]
+
+
+def test_erratum_bigger_in_absolute_value():
+    """Section 5: a penalty of large negative covariances is large; "bigger than v" as printed would
+    lower its weight.
+    """
+    penalty = torch.full((3, 2), -0.5, dtype=torch.float64)
+    right, printed = (
+        boltzmann.ThresholdController(0.1, 0.5, signed=signed).update(penalty)
+        for signed in (False, True)
+    )
+    assert right > 0.01 > printed
+
+
+def test_erratum_under_or_over_the_threshold():
+    """Section 5 settles on a percentage under the threshold, and its rule counts those over it:
+    they agree for p and 1 - p.
+    """
+    penalty = torch.tensor([[0.5, 0.5], [0.0, 0.0]], dtype=torch.float64)
+    for p in (0.3, 0.8):
+        rule = boltzmann.ThresholdController(0.1, p).update(penalty) > 0.01
+        under = float((penalty.abs() <= 0.1).double().mean())
+        assert rule is not (under < p)  # p of them wanted under the threshold
+        assert rule is (under < 1 - p)
+
+
+def test_erratum_third_block_of_appendix_a():
+    """Appendix A: with v, h and g as rows, v^T h is a matrix that g cannot follow; vec(v h^T) is
+    meant.
+    """
+    rbm = machine(3, 2, 31)
+    v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
+    g = reference.rbm_statistics(v, h)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        v[:1].mT @ h[:1] @ g[:1]
+    products = torch.einsum("ni,nj->nij", v, h).reshape(len(v), -1)
+    block = (p[:, None] * products).mT @ g - torch.outer(p @ products, p @ g)
+    close(block, rbm.fisher()[5:])
+    terms = boltzmann.norm_terms(rbm.fisher(), 3, 2)
+    assert float(block.square().sum()) == pytest.approx(
+        terms["v,vh"] / 2 + terms["h,vh"] / 2 + terms["vh,vh"], rel=1e-12
+    )
+
+
 def test_the_covariance_costs_nothing_extra():
     """ "The actual covariance is quite expensive": it is one outer product beside E[v h^T], which
     every step needs.

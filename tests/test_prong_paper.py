@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from natcompanion import metrics, reference
 from natcompanion.layers import (
@@ -281,6 +282,101 @@ def test_errata_a_step_is_kfac_with_an_identity_for_the_gradients():
         assert (
             gap(move, -0.1 * KroneckerFactors(damped, B, bias).inverse(1e-12)(G)) > 0.5
         )  # K-FAC itself
+
+
+def test_errata_block_is_that_of_one_layer():
+    """After Eq. 5: with W_j of another layer, the entries form a block that is not square, and no
+    product of the moments of layer i.
+    """
+    model, (x, _) = network(), data(6)
+    sizes = [p.numel() for p in model.parameters()]
+    F = metrics.fisher(model, x, Categorical())
+    start = [sum(sizes[:k]) for k in range(len(sizes))]
+    rows = slice(start[2], start[2] + sizes[2])  # W_2
+    product = kronecker_factors(model, x, Categorical(), parameters=["2.weight"])["2"].dense()
+    for j, own in ((2, True), (4, False)):  # W_2 and W_3
+        block = F[rows, start[j] : start[j] + sizes[j]]
+        assert (block.shape == product.shape) is own and float(block.norm()) > 0
+
+
+def test_errata_T_is_a_period():
+    """Algorithm 1: a larger T renews the coefficients less often; T is no frequency."""
+    renewals = {}
+    for period in (2, 4):
+        model, (x, t), drawn = network(), data(), []
+        optimizer = PRONG(
+            model, 0.1, period=period, sample=lambda x=x, drawn=drawn: drawn.append(x) or x
+        )
+        for _ in range(12):
+            optimizer.zero_grad()
+            cross_entropy(model(x), t).backward()
+            optimizer.step()
+        renewals[period] = len(drawn)
+    assert renewals == {2: 6, 4: 3}
+
+
+def test_errata_maps_with_a_potential():
+    """After Eq. 10: the map from theta to Omega is the gradient of a function only if its Jacobian
+    is symmetric: for the symmetric root and a mean of 0, not for the whitening of Eq. 7.
+    """
+    x, _ = data()
+
+    def asymmetry(kind, c):
+        _, inverse = whitening_pair(covariance(x), 0.01, kind)
+
+        def to_omega(theta):
+            V, d = to_whitened(theta[:12].reshape(3, 4), theta[12:], inverse, c)
+            return torch.cat([V.reshape(-1), d])
+
+        J = torch.func.jacrev(to_omega)(torch.zeros(15, **F64))
+        return float((J - J.mT).norm() / J.norm())
+
+    zero = torch.zeros(4, **F64)
+    assert asymmetry("zca", zero) < 1e-12
+    assert asymmetry("pca", zero) > 0.1  # Eq. 7
+    assert asymmetry("zca", x.mean(0)) > 0.1
+
+
+@pytest.mark.parametrize(("kind", "same"), [("SGD", True), ("RMSprop", False)])
+def test_errata_choice_of_the_root(kind, same):
+    """Plain gradient steps on V move the network in the same way for every U with the same U^T U;
+    steps coordinate by coordinate do not.
+    """
+    (x, t), found = data(), []
+    for root in ("pca", "zca"):
+        U, inverse = whitening_pair(covariance(x), 0.01, root)
+        V = (network((4, 3))[0].weight.detach() @ inverse).requires_grad_()
+        optimizer = getattr(torch.optim, kind)([V], lr=0.05)
+        for _ in range(5):
+            optimizer.zero_grad()
+            cross_entropy((x - x.mean(0)) @ (V @ U).mT, t).backward()
+            optimizer.step()
+        found.append((V @ U).detach())
+    assert (gap(*found) < 1e-12) is same and (same or gap(*found) > 0.01)
+
+
+def test_errata_order_of_the_whitened_units():
+    """Section 5: after whitening all units have the variance 1, so that their order is not seen in
+    U h; it is that of the eigenvalues, which the rotated units have.
+    """
+    x, _ = data()
+    U, _ = whitening_pair(covariance(x))
+    values, Q = torch.linalg.eigh(covariance(x))
+    assert gap((x @ U.mT).var(0, correction=0), torch.ones(4, **F64)) < 1e-9
+    assert gap((x @ Q).var(0, correction=0), values) < 1e-9 and float(values[-1] / values[0]) > 10
+
+
+def test_errata_operations_of_rmsprop():
+    """Section 4.2: an update of RMSprop takes some ten operations a weight, beside four to six for
+    each of the 128 examples of a gradient; by operations it cannot cost nine times SGD.
+    """
+    model, x = network((20, 30, 30, 3)), torch.randn(128, 20, **F64)
+    weights = sum(layer.weight.numel() for layer in model[::2])
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    gradient = counter.get_total_flops()
+    assert gradient > 4 * 128 * weights
+    assert (gradient + 10 * weights) / gradient < 1.02
 
 
 def test_errata_reduction_of_the_condition_number_depends_on_its_definition():

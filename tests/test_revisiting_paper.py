@@ -6,12 +6,14 @@ right one. The networks are small, so that sums over all labels can be taken lit
 
 import itertools
 import math
+import re
 
 import pytest
 import torch
 from torch import nn
 
 from natcompanion import metrics, reference
+from natcompanion.chapters import ledger
 from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.chapters.experiments import _revisiting_training as training
 from natcompanion.damping import linear_decrease, quadratic_decrease, reduction_ratio
@@ -733,18 +735,127 @@ def test_errata_sign_of_the_decoder_bias():
     assert gap(printed, tied(w, b, model.x)) > 0.1
 
 
-def test_errata_dampings_of_section_8_5():
-    """Read as printed, 0.01 holds "for every case except the covariance", also for unlabelled data,
-    which has 2.0.
-
-    The two sentences agree only if "every case" means the cases not named before.
+def test_errata_reference_to_equation_24():
+    """After Eq. 16: of the equations on linear outputs only Eq. 9 stands in Section 3, before the
+    Gauss-Newton matrix; Eq. 24 is its derivation in the appendix.
     """
-    named = {"unlabelled": 2.0, "covariance": 0.1}
-    columns = [column for column in training.COLUMNS if column != "msgd"]
-    right = {column: named.get(column, 0.01) for column in columns}
-    printed = {column: 0.1 if column == "covariance" else 0.01 for column in columns}
-    assert right["unlabelled"] == 2.0 and printed["unlabelled"] == 0.01
-    assert {c for c in columns if right[c] != printed[c]} == {"unlabelled"}
+    linear = {
+        entry.number
+        for entry in ledger.load("equations", "revisiting")
+        if entry.function == "natcompanion.likelihoods.Gaussian"
+    }
+    assert {number for number in linear if number < 14} == {9} and 24 in linear
+    model, x, variance = network(), inputs(), 0.5
+    J = reference.jacobian(model, x)
+    equation_9 = torch.einsum("nop,noq->pq", J, J) / len(x) / variance
+    assert gap(metrics.fisher(model, x, Gaussian(variance**0.5)), equation_9) < 1e-12
+
+
+def test_errata_multinomial_is_categorical():
+    """Section 8.2.3: Eq. 27 adds up to 1 over single draws; over the counts of two draws, a
+    multinomial has a coefficient that it lacks.
+    """
+    y = torch.softmax(torch.tensor([0.3, -0.8, 1.1], dtype=torch.float64), 0)
+
+    def total(draws):
+        counts = [t for t in itertools.product(range(draws + 1), repeat=O) if sum(t) == draws]
+        return sum(float((y ** torch.tensor(t)).prod()) for t in counts)
+
+    assert abs(total(1) - 1) < 1e-12 and total(2) < 0.9
+    one_draw = torch.distributions.Categorical(probs=y).log_prob(torch.arange(O))
+    assert gap(-Categorical().nll(y.log().expand(O, O), torch.arange(O)), one_draw) < 1e-12
+
+
+def test_errata_sign_of_the_cross_entropy():
+    """Section 8.2.2: the cross-entropy is minus log p of Eq. 25."""
+    r = torch.randn(4, O, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y, t = torch.sigmoid(r), targets(Bernoulli(), 4)
+    log_p = (y**t * (1 - y) ** (1 - t)).prod(1).log()
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits(r, t, reduction="none").sum(1)
+    assert gap(-log_p, entropy) < 1e-12 and float(log_p.max()) < 0
+
+
+def test_errata_two_meanings_of_q(small):
+    """Eq. 13 holds with "=" for the empirical q. For the generating q, here the model's labels, it
+    is another matrix.
+    """
+    model, x, t, likelihood = small
+    U = metrics.empirical_fisher(model, x, t, likelihood)
+    g = reference.gradients(model, x, t, likelihood)
+    assert gap(U, torch.einsum("np,nq->pq", g, g) / len(x)) < 1e-12
+    assert gap(U, reference.fisher(model, x, likelihood)) > 0.1
+
+
+@each
+def test_errata_distribution_of_the_gauss_newton_matrix(likelihood):
+    """Eqs. 14, 16 and 18 name three distributions. That of the targets does not matter; that of the
+    inputs does: it is the training set's.
+    """
+    model, x = network(), inputs()
+    G_N = metrics.gauss_newton(model, x, targets(likelihood), likelihood)
+    assert gap(metrics.gauss_newton(model, x, targets(likelihood, seed=9), likelihood), G_N) < 1e-12
+    other = metrics.gauss_newton(model, inputs(seed=7), targets(likelihood), likelihood)
+    assert gap(other, G_N) > 0.1
+
+
+def test_errata_outer_product_before_the_expectation(small):
+    """Section 4.2: what the expectation is taken of has rank one; the Fisher matrix is the
+    expectation itself.
+    """
+    model, x, _, likelihood = small
+    label = likelihood.sample(model(x[:1]).detach(), generator=torch.Generator().manual_seed(0))
+    score = reference.gradients(model, x[:1], label, likelihood)[0]
+    G = reference.fisher(model, x[:1], likelihood)
+    assert int(torch.linalg.matrix_rank(torch.outer(score, score), hermitian=True)) == 1
+    assert int(torch.linalg.matrix_rank(G, rtol=1e-9, hermitian=True)) == O - 1
+
+
+def test_errata_dampings_of_section_8_5():
+    """At the step size 5 of unlabelled data, a damping of 0.01, which "every case except the
+    covariance" has, lets the loss run away; 2.0 does not.
+    """
+    likelihood = Categorical()
+    x, other, t = inputs(20), inputs(60, seed=8), targets(likelihood, 20)
+
+    def loss(damping):
+        model = network()
+        optimizer = NaturalGradient(model, likelihood, 5.0, damping=damping)
+        for _ in range(10):
+            optimizer.step(x, t, metric_inputs=other)
+        return float(likelihood.nll(model(x), t).mean().detach())
+
+    start = float(likelihood.nll(network()(x), t).mean().detach())
+    assert loss(2.0) < start < loss(0.01) / 100
+
+
+def test_errata_size_of_restricted_mnist():
+    """Section 8.5 gives batches and updates, not the number of examples, on which the training
+    error after them depends.
+    """
+    likelihood, losses = Categorical(), []
+    for n in (5, 200):
+        model, x, t = network(), inputs(n), targets(likelihood, n)
+        optimizer = NaturalGradient(model, likelihood, 0.5, damping=0.1)
+        for _, (index, _) in zip(
+            range(100), training.batches(2 * n, n, torch.Generator().manual_seed(3)), strict=False
+        ):
+            optimizer.step(x[index % n], t[index % n])
+        losses.append(float(likelihood.nll(model(x), t).mean().detach()))
+    assert losses[0] < 0.05 and losses[1] > 0.5
+
+
+def test_errata_methods_of_figure_2():
+    """The accuracies of Section 5 are the two errors of Table 1: TFD has two runs there, and five
+    columns are named in the caption.
+    """
+    named = [
+        [float(number) for number in re.findall(r"\d+\.\d+", str(claim.paper_value))]
+        for claim in ledger.load("claims", "revisiting")
+        if "TFD" in str(claim.paper_value) or "Toronto Face" in claim.claim
+    ]
+    accuracies, errors = named
+    assert sorted(100 - a for a in accuracies) == pytest.approx(sorted(errors))
+    assert len(errors) == 2 < len(training.COLUMNS)
 
 
 def test_errata_column_of_the_tfd_comparison():

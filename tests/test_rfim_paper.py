@@ -1426,3 +1426,157 @@ def test_erratum_sharp_ratio():
     assert mean < float(costs[:100].mean()) and mean != pytest.approx(float(costs[-100:].sum()))
     examples, batch, epochs = 55_000, 100, 100
     assert examples // batch * epochs == 55_000 and examples // 50 * epochs != 55_000
+
+
+# ---- More misprints, in the order of the paper
+
+
+def test_erratum_crossed_indices():
+    """Section 1: with Θ to A Θ the derivatives by Θ go with A^-T, lower indices, and those by H
+    with A, upper ones. Printed, one vector has both.
+    """
+    A, theta = tensor([[2.0, 1.0], [0.0, 0.5]]), tensor([0.4, -0.7])
+    potential = lambda t: torch.logsumexp(torch.cat([t, t.new_zeros(1)]), 0)
+    moved = lambda t: potential(torch.linalg.solve(A, t))
+    # Rows are basis vectors by their components in Θ: ∂/∂Θ_j is e_j, ∂/∂H_i is dΘ/dH_i.
+    by_H = torch.linalg.inv(hessian(potential)(theta))
+    by_H_moved = torch.linalg.inv(hessian(moved)(A @ theta)) @ torch.linalg.inv(A).mT
+    by_theta_moved = torch.linalg.inv(A).mT
+    assert gap(by_H_moved, A @ by_H) < 1e-12
+    assert gap(by_H_moved, by_theta_moved @ by_H) > 0.1
+    metric = hessian(potential)(theta)
+    assert gap(by_H @ metric, torch.eye(2, dtype=torch.float64)) < 1e-12  # dual to ∂/∂Θ
+    assert gap(metric, torch.eye(2, dtype=torch.float64)) > 0.5  # ∂/∂Θ is not dual to itself
+
+
+def test_erratum_metric_has_a_letter_of_its_own():
+    """Section 1: in orthogonal parameters Ω the squared length is that of a diagonal metric g, not
+    of Ω.
+    """
+    omega = tensor([0.4, -0.2])
+    G = reference.brute_force_rfim(location_scale, omega, LINE, CELL)
+    assert gap(G, torch.diag(G.diagonal())) < 1e-12
+    assert gap(torch.diag(omega), G) > 0.5
+
+
+def test_erratum_singular_is_neither_indefinite_nor_zero():
+    """Sections 1 and 2: a degenerate Fisher matrix has eigenvalues 0 and none below, so it is not
+    pseudo-Riemannian; and it is not zero.
+    """
+    values = torch.linalg.eigvalsh(relative.softmax_rfim(S, normal(50, 2, seed=5)))
+    assert float(values[0]) > -1e-14 and float(values[2]) < 1e-14  # three directions of length 0
+    assert float(values[-1]) > 0.1
+
+
+def test_erratum_observables_of_a_network():
+    """After Eq. 9: the response that gives the Fisher matrix of Eq. 5 is y; the inputs, which are
+    x there, say nothing of the parameters.
+    """
+    inputs = tensor([[0.5, -1.0], [2.0, 0.3]])
+    y, _ = reference.responses("tanh", 1)
+
+    def joint(w):  # log of p(x) p(y | x, w), with p(x) = 1/2: rows x, columns y
+        rows = [reference.layer_log_prob(w[None], x, y, "tanh") for x in inputs]
+        return torch.stack(rows) - math.log(2)
+
+    right = reference.brute_force_rfim(lambda w, _: joint(w).reshape(-1), W[0], torch.zeros(4))
+    assert gap(right, relative.neuron_rfim(W[0], inputs, "tanh")) < 1e-12
+    of_x = torch.func.jacrev(lambda w: joint(w).logsumexp(1))(W[0])
+    assert float(of_x.norm()) < 1e-14
+
+
+def test_erratum_side_of_equation_15():
+    """Section 3.1.3: the smooth relu takes the place of the mean, to the right of the bar; in the
+    place of y the metric keeps its jump.
+    """
+    eps = tensor(1e-6)
+
+    def jump(**options):
+        return float(relative.nu("relu", eps, **options) - relative.nu("relu", -eps, **options))
+
+    assert abs(jump(omega=0.3)) < 1e-4 and jump() == 1
+    y, volume = reference.responses("relu", 1)
+    w = tensor([1e-6, 0.0, 0.0])
+    # Of y' = relu_ω(y), the density is that of y over the slope, which holds no parameter.
+    slope = torch.sigmoid(y[:, 0] / 0.3)
+
+    def transformed(w, y):
+        return reference.layer_log_prob(w[None], X1.abs(), y, "relu") - slope.log()
+
+    printed = [
+        reference.brute_force_rfim(transformed, sign * w, y, volume * slope) for sign in (1, -1)
+    ]
+    assert float(printed[0].norm()) > 0.1 and float(printed[1].norm()) < 1e-12
+
+
+def test_erratum_layer_without_the_constant():
+    """Sections 3.3, 4 and 5.2: W has a row for the constant, so that W^T x has no value; W^T x~
+    has.
+    """
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        W @ X1
+    y, _ = reference.responses("tanh", 2)
+    mean = reference.layer_log_prob(W, X1, y, "tanh").exp() @ y
+    assert gap(mean, torch.tanh(W @ relative.augment(X1))) < 1e-14
+    assert gap(torch.tanh(W[:, :2] @ X1), mean) > 0.1
+
+
+def test_erratum_layer_of_theta():
+    """Section 4: θ of layer L - 1 acts between h of L - 2 and h of L - 1. The maps that are
+    printed, from h of L - 1 on, do not contain it.
+    """
+    model, x = network((4, 4, 4, 3)), normal(9, 4, seed=1)
+    h_1 = model[:2](x).detach()
+    h_2 = model[2:4](h_1).detach()
+    own, after = model[2:4], model[4:]  # layer L - 1 = 2, and the one from h of L - 1 to y
+    theta = torch.cat([model[2].weight, model[2].bias[:, None]], 1).detach()
+    metric = torch.block_diag(*relative.layer_rfim(theta, h_1, "tanh"))
+    printed = torch.block_diag(*relative.layer_rfim(theta, h_2, "tanh"))
+    found = relative.network_rfim(model, x, Categorical())[1]
+    found = found if found.ndim == 2 else torch.block_diag(*found)
+    assert gap(found, metric) < 1e-12 and gap(printed, metric) > 0.1
+    before = own(h_1).detach(), after(h_2).detach()
+    with torch.no_grad():
+        model[2].weight.mul_(1.1)
+    assert torch.equal(after(h_2), before[1]) and gap(own(h_1).detach(), before[0]) > 1e-3
+
+
+def test_erratum_second_constant():
+    """Section 5.1: z of Eq. 28 ends with the constant; ν and the metric of Eq. 14 as printed would
+    append another, and be singular.
+    """
+    x = normal(40, 2, seed=6)
+    z = relative.augment(x)
+    w = tensor([0.3, -0.2, 0.4])
+    right = relative.neuron_rfim(w, x, "sigmoid")
+    nu = relative.nu("sigmoid", z @ w)
+    assert gap(torch.einsum("n,ni,nj->ij", nu, z, z) / len(z), right) < 1e-12
+    printed = relative.neuron_rfim(torch.cat([w, w.new_zeros(1)]), z, "sigmoid")
+    assert relative.rank(right) == 3 and printed.shape == (4, 4) and relative.rank(printed) == 3
+
+
+def test_erratum_factor_of_equation_41():
+    """The first term of the derivative has the factor ι / ω; with t / ω it is none."""
+    iota, omega = 0.1, 0.25
+    low, high = torch.exp(iota * T / omega), torch.exp(T / omega)
+    right, printed = (
+        omega * (factor / omega * low + high / omega) / (low + high) for factor in (iota, T)
+    )
+    assert gap(relative.slope("relu", T, iota=iota, omega=omega), right) < 1e-12
+    assert gap(printed, right) > 0.1
+
+
+def test_erratum_blocks_on_the_diagonal():
+    """Eq. 73: the Hessian of a layer is square; its blocks in one column are not."""
+    y = tensor([[1.0, -1.0]])
+    whole = hessian(lambda flat: reference.layer_log_prob(flat.view(2, 3), X1, y, "tanh")[0])(
+        W.reshape(-1)
+    )
+    blocks = [
+        hessian(lambda w, i=i: reference.layer_log_prob(w[None], X1, y[:, i : i + 1], "tanh")[0])(
+            W[i]
+        )
+        for i in range(2)
+    ]
+    assert gap(torch.block_diag(*blocks), whole) < 1e-12
+    assert torch.cat(blocks).shape == (6, 3) != whole.shape

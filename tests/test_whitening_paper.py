@@ -936,6 +936,45 @@ def test_erratum_a_random_metric_makes_things_worse():
     assert worse_educated == 0
 
 
+def test_erratum_unit_norm_of_an_axis():
+    """Footnote 1 and Section 1.3: each axis gets unit variance; of unit norm (length), the 400
+    samples of an axis have the variance 1/400.
+    """
+    x = signal()
+    axes = torch.linalg.eigh(second_moment(x)).eigenvectors
+    rotated, eye = x @ axes, torch.eye(3, dtype=torch.float64)
+    right = rotated / rotated.square().mean(0).sqrt() @ axes.mT
+    printed = rotated / rotated.norm(dim=0) @ axes.mT
+    assert close(right, x @ whitening_matrix(second_moment(x)).mT)
+    assert close(second_moment(printed), eye / len(x))
+
+
+def test_erratum_unitary_transformations_from_the_left():
+    """Footnote 1: R Sigma^(-1/2) whitens for every rotation R; Sigma^(-1/2) R does not."""
+    sigma = second_moment(signal())
+    W, R = whitening_matrix(sigma), torch.linalg.qr(normal(3, 3, seed=5)).Q
+    eye = torch.eye(3, dtype=torch.float64)
+    assert close(R @ W @ sigma @ (R @ W).mT, eye)
+    assert not close(W @ R @ sigma @ (W @ R).mT, eye, 0.1)
+
+
+def test_erratum_penalty_is_minus_the_log_likelihood():
+    """Section 2.8, item 2: a step that raises the log likelihood of the Gaussian lowers the
+    penalty.
+    """
+    x, y, theta = normal(20, 3), normal(20, seed=1), 0.3 * normal(3, seed=2)
+
+    def penalty(theta):
+        return (y - torch.tanh(x @ theta)).square().sum()
+
+    def log_likelihood(theta):
+        return torch.distributions.Normal(torch.tanh(x @ theta), 0.5**0.5).log_prob(y).sum()
+
+    slope = torch.func.grad(log_likelihood)(theta)
+    assert close(slope, -torch.func.grad(penalty)(theta))
+    assert penalty(theta + 1e-3 * slope) < penalty(theta)
+
+
 # ---- the algorithm of Section 1.4, as the reference writes it
 
 

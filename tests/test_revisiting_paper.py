@@ -51,6 +51,14 @@ def gap(a, b) -> float:
     return float((a - b).norm() / b.norm())
 
 
+def scalar_unit(weight: torch.Tensor) -> nn.Linear:
+    """One output from one input, without a bias."""
+    unit = nn.Linear(1, 1, bias=False).double()
+    with torch.no_grad():
+        unit.weight.fill_(float(weight))
+    return unit
+
+
 def mean_gradient(model, x, t, likelihood) -> torch.Tensor:
     return reference.gradients(model, x, t, likelihood).mean(0)
 
@@ -567,6 +575,35 @@ def test_errata_steps_of_equation_24(beta):
     assert gap(line_2, right) > 0.5
     if beta != 1:
         assert gap(line_6, line_3) > 0.5 and gap(last, right) > 0.5
+
+
+def test_errata_logarithm_without_a_base():
+    """Eq. 24, line 1: the scores are those of log p; a logarithm to the base theta has others."""
+    theta = torch.tensor(0.7, dtype=torch.float64)
+
+    def second_moment(log):
+        p = torch.sigmoid(theta)
+        scores = [torch.func.grad(lambda s, t=t: log(s, t * s))(theta) for t in (-1, 1)]
+        return (1 - p) * scores[0] ** 2 + p * scores[1] ** 2
+
+    fisher = metrics.fisher(scalar_unit(theta), torch.ones(1, 1).double(), Bernoulli())
+    assert gap(second_moment(lambda s, r: torch.nn.functional.logsigmoid(r)), fisher[0, 0]) < 1e-12
+    printed = second_moment(lambda s, r: torch.nn.functional.logsigmoid(r) / s.log())
+    assert gap(printed, fisher[0, 0]) > 0.5
+
+
+def test_errata_hessian_by_the_pre_activations():
+    """Eqs. 14, 17 and 19: the Hessian of the loss as a function of r. By the outputs it is another
+    matrix.
+    """
+    r = torch.randn(O, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y, t = torch.sigmoid(r), targets(Bernoulli(), 1)[0]
+    loss = lambda y: -(t * y.log() + (1 - t) * (1 - y).log()).sum()
+    hessian = lambda f: torch.func.jacrev(torch.func.jacrev(f))  # by reverse mode twice
+    by_r = hessian(lambda r: loss(torch.sigmoid(r)))(r)
+    assert gap(by_r, torch.diag(y * (1 - y))) < 1e-12
+    assert gap(output_hessian(Bernoulli(), r[None], t[None])[0], by_r) < 1e-12
+    assert gap(hessian(loss)(y), by_r) > 0.5
 
 
 def test_equation_25():

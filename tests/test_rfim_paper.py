@@ -1224,7 +1224,12 @@ def test_equations_44_to_46():
 
 
 def test_erratum_transposed_gradient():
-    test_equations_44_to_46()
+    """Two columns have no matrix product; a column and a row give the metric of Eq. 44."""
+    (minus, plus), (d_minus, d_plus) = slopes_of_probabilities("tanh")
+    down, up = d_minus[:, None], d_plus[:, None]
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        up @ up
+    assert gap(up @ up.mT / plus + down @ down.mT / minus, brute("tanh")) < 1e-12
 
 
 def test_equations_47_to_50():
@@ -1424,8 +1429,10 @@ def test_erratum_sharp_ratio():
         float(costs[-100:].std(correction=0))
     )
     assert mean < float(costs[:100].mean()) and mean != pytest.approx(float(costs[-100:].sum()))
-    examples, batch, epochs = 55_000, 100, 100
-    assert examples // batch * epochs == 55_000 and examples // 50 * epochs != 55_000
+    # As many iterations as examples: then there are as many epochs as examples in a batch.
+    sizes = (50, 100, 200)
+    equal = {(b, e) for b in sizes for e in sizes if 55_000 / b * e == 55_000}
+    assert equal == {(size, size) for size in sizes}
 
 
 # ---- More misprints, in the order of the paper

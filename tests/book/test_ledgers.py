@@ -3,6 +3,7 @@ passes.
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,59 @@ def test_equations_are_in_the_order_of_the_paper():
             e.number for e in ENTRIES["equations"] if e.paper == paper and isinstance(e.number, int)
         ]
         assert numbers == sorted(numbers), paper
+
+
+def equations_named(where: str) -> set[int]:
+    """Return the numbers in "Eq. 7; Eqs. 1, 3 and 5 to 8"."""
+    found: set[int] = set()
+    for run in re.findall(r"Eqs?\. (\d+(?:(?:-| to |, | and )\d+)*)", where):
+        for part in re.split(r", | and ", run):
+            first, *last = (int(number) for number in re.split(r"-| to ", part))
+            found |= set(range(first, (last or [first])[0] + 1))
+    return found
+
+
+def corrections_without_an_erratum(errata) -> list[str]:
+    """Return the equations "verified with correction" that no erratum of their paper names."""
+    places: dict[str, list[str]] = {paper: [] for paper in ledger.PAPERS}
+    for entry in errata:
+        places[entry.paper].append(entry.where)
+
+    def named(equation) -> bool:
+        number = equation.number
+        if isinstance(number, int):
+            return any(number in equations_named(place) for place in places[equation.paper])
+        label = f"Appendix {number}" if len(number) == 1 else number
+        return any(label in place for place in places[equation.paper])
+
+    corrected = [e for e in ENTRIES["equations"] if e.correction is not None]
+    return [equation.id for equation in corrected if not named(equation)]
+
+
+def test_every_corrected_equation_has_its_erratum():
+    assert corrections_without_an_erratum(ENTRIES["errata"]) == []
+
+
+@pytest.mark.parametrize(
+    ("equation", "place"),
+    [
+        ("whitening 42", "Eq. 42"),
+        ("rfim 73", "Eq. 73"),
+        ("revisiting 21", "Eq. 21"),
+        ("prong Section 3.2", "Section 3.2"),
+        ("boltzmann A", "Appendix A"),
+    ],
+)
+def test_a_correction_without_an_erratum_is_noticed(equation, place):
+    """The negative control: without the errata of its place, the equation is named."""
+    paper = equation.partition(" ")[0]
+    left = [e for e in ENTRIES["errata"] if e.paper != paper or place not in e.where]
+    assert equation in corrections_without_an_erratum(left)
+
+
+def test_numbers_in_a_place_are_read():
+    assert equations_named("Section 2.8, Eq. 7; Eqs. 1, 3 and 5 to 8; 9-11") == {1, 3, 5, 6, 7, 8}
+    assert equations_named("Eqs. 8-9 and 16-17") == {8, 9, 16, 17}
 
 
 def test_no_ledger_names_its_own_tests():

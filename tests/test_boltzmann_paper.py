@@ -10,6 +10,8 @@ import torch
 from natcompanion import boltzmann, reference
 from natcompanion.boltzmann import RBM, CovariancePenalty
 from natcompanion.chapters import experiments
+from natcompanion.chapters.experiments.boltzmann import Thresholds
+from natcompanion.data import mnist
 
 
 def rng(seed=0):
@@ -560,6 +562,36 @@ def test_erratum_third_block_of_appendix_a():
     assert float(block.square().sum()) == pytest.approx(
         terms["v,vh"] / 2 + terms["h,vh"] / 2 + terms["vh,vh"], rel=1e-12
     )
+
+
+def test_erratum_brackets_of_equation_4():
+    """Each of the last two terms is one half of the derivative of the product; read as the whole of
+    it, the second holds the third too.
+    """
+    rbm = machine(3, 2, 32)
+
+    def means(w):  # E[v], E[h] and E[v h^T] as functions of one weight
+        W = rbm.W.clone()
+        W[0, 0] = w
+        v, h, p, _ = reference.rbm_joint(W, rbm.a, rbm.b)
+        return p @ v, p @ h, (p[:, None] * v).mT @ h
+
+    w, eps = float(rbm.W[0, 0]), 1e-5
+    (v, h, _), (v_0, h_0, vh_0), (v_1, h_1, vh_1) = (means(w + d) for d in (0, -eps, eps))
+    slope = lambda high, low: (high - low) / (2 * eps)
+    covariance = slope(vh_1 - torch.outer(v_1, h_1), vh_0 - torch.outer(v_0, h_0))
+    first, third = slope(vh_1, vh_0), torch.outer(v, slope(h_1, h_0))
+    close(first - torch.outer(slope(v_1, v_0), h) - third, covariance, 1e-8)
+    whole = slope(torch.outer(v_1, h_1), torch.outer(v_0, h_0))
+    assert float((first - whole - third - covariance).norm() / covariance.norm()) > 0.05
+
+
+def test_erratum_resolution_of_the_digits():
+    """Section 5: an image that keeps its resolution has 28 x 28 visible units; a subsampled one, as
+    in our runs, has not.
+    """
+    visible = [mnist(2, size=size)[0][0].numel() for size in (28, Thresholds().size)]
+    assert visible == [784, 49]
 
 
 def test_the_covariance_costs_nothing_extra():

@@ -43,7 +43,7 @@ from natcompanion.chapters._schema import (
     build,
 )
 from natcompanion.chapters.experiments.encoding import digest
-from natcompanion.chapters.statistics import Interval, significant
+from natcompanion.chapters.statistics import Interval, interval, significant
 
 __all__ = [
     "PAPERS",
@@ -61,6 +61,7 @@ __all__ = [
     "measured",
     "report",
     "resolve",
+    "turned_by",
     "verdict",
 ]
 
@@ -239,7 +240,7 @@ def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
             raise LedgerError(
                 f"measure: expected one value or at least {MIN_SEEDS}, got {each.size}"
             )
-        return Measurement(each.ravel(), experiments.interval(each), claim.unit)
+        return Measurement(each.ravel(), interval(each), claim.unit)
     except ValueError as error:
         raise LedgerError(f"{claim.id}: {error}") from error
 
@@ -252,9 +253,12 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
     A claim settled by a test, or not at all, keeps the verdict written down; its test asserts it.
     """
     measurement = measured(claim, folder=folder)
-    if measurement is None:
-        return claim.verdict
-    v, each, criterion = measurement.interval, measurement.each, claim.criterion or {}
+    return claim.verdict if measurement is None else _outcome(claim.criterion or {}, measurement)
+
+
+def _outcome(criterion: dict[str, str], measurement: Measurement) -> str:
+    """Return the verdict of a criterion on a measurement."""
+    v, each = measurement.interval, measurement.each
     names = {
         "value": v.mean,
         "low": v.low,
@@ -274,7 +278,64 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
     return "not reproduced"
 
 
-def _points(rule: str, interval: Interval) -> list[dict[str, float]]:
+def turned_by(claim: Claim, *, folder: Path | None = None) -> dict[str, str]:
+    """Return the small moves that turn a verdict over, and the verdict that each leads to.
+
+    The moves are all bounds of the criterion 20 % lower or higher (of a share above the half, what
+    is missing to the whole), and each independent unit left out. Empty for a claim that no
+    experiment settles.
+    """
+    measurement = measured(claim, folder=folder)
+    if measurement is None:
+        return {}
+    criterion = claim.criterion or {}
+    verdict, found = _outcome(criterion, measurement), {}
+    share = measurement.each.size > 1 and 0 <= measurement.each.min() <= measurement.each.max() <= 1
+    whole = 100.0 if claim.unit == "%" else 1.0 if share else None
+    for factor, name in ((0.8, "bounds 20 % lower"), (1.2, "bounds 20 % higher")):
+        scaled = {key: _scaled(rule, factor, whole) for key, rule in criterion.items()}
+        found[name] = _outcome(scaled, measurement)
+    without = Counter(
+        _outcome(criterion, Measurement(rest, interval(rest)))
+        for rest in _one_left_out(measurement.each)
+    )
+    turned = {name: outcome for name, outcome in found.items() if outcome != verdict}
+    for outcome, count in without.items():
+        if outcome != verdict:
+            turned[f"{count} of {without.total()} units, each left out alone"] = outcome
+    return turned
+
+
+def _one_left_out(each: np.ndarray) -> list[np.ndarray]:
+    """Return the values without each one of them; none if there are fewer than three."""
+    return [np.delete(each, k) for k in range(each.size)] if each.size > 2 else []
+
+
+def _scaled(rule: str, factor: float, whole: float | None) -> str:
+    """Return a criterion with its bounds times a factor, but those of ``n`` and of equalities.
+
+    Of a share of ``whole``, a bound above the half moves as what is missing to the whole does.
+    """
+
+    def moved(bound: float) -> float:
+        if whole is not None and whole / 2 < bound < whole:
+            return whole - (whole - bound) * (2 - factor)
+        return bound * factor
+
+    class Scale(ast.NodeTransformer):
+        def visit_Compare(self, node: ast.Compare) -> ast.AST:
+            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            exact = names == {"n"} or any(isinstance(op, ast.Eq) for op in node.ops)
+            return node if exact else self.generic_visit(node)
+
+        def visit_Constant(self, node: ast.Constant) -> ast.AST:
+            value = node.value
+            return ast.Constant(moved(value)) if isinstance(value, (int, float)) else node
+
+    return ast.unparse(Scale().visit(ast.parse(rule, mode="eval")))
+
+
+def _points(rule: str, found: Interval) -> list[dict[str, float]]:
     """Return numbers of an interval, each in the place of the mean and both limits: its ends, its
     middle, the bounds of a criterion inside it, and what lies between these.
 
@@ -282,8 +343,7 @@ def _points(rule: str, interval: Interval) -> list[dict[str, float]]:
     """
     bounds = [float(ast.literal_eval(node)) for node in ast.walk(ast.parse(rule)) if _number(node)]
     inside = sorted(
-        {interval.low, interval.mean, interval.high}
-        | {x for x in bounds if interval.low < x < interval.high}
+        {found.low, found.mean, found.high} | {x for x in bounds if found.low < x < found.high}
     )
     between = [(a + b) / 2 for a, b in itertools.pairwise(inside)]
     return [dict.fromkeys(("value", "low", "high"), x) for x in (*inside, *between)]

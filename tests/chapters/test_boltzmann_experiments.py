@@ -244,6 +244,7 @@ SMALL = {
     "boltzmann_thresholds": {"epochs": 1, "every": 1, "size": 4},
     "boltzmann_held": {"epochs": 1, "every": 1, "size": 4},
     "boltzmann_learning": {"steps": 3, "size": 5, "hidden": 4},
+    "boltzmann_rivals": {"steps": 3, "size": 5, "hidden": 4},
     "boltzmann_geometry": {"steps": 3, "points": (0, 2), "size": 5, "hidden": 4},
     "boltzmann_assumption": {"train_steps": 3, "steps": 4, "size": 4, "hidden": 3},
     "boltzmann_proxy": {"epochs": 1, "size": 4, "hidden": 4},
@@ -303,6 +304,41 @@ def test_diagonal_and_natural_directions_equal_the_library():
 def test_divergence_is_reported_not_raised():
     result = experiments.run("boltzmann_learning", method="sgd", lr=1e4, steps=20, size=4, hidden=3)
     assert result["diverged"]
+
+
+@pytest.mark.parametrize("method", ["sgd", "natural", "adamw", "muon"])
+def test_a_rivals_first_steps_are_those_written_out(method):
+    """Two steps of the experiment's move, beside the update rules by hand."""
+    X = paper.binary_digits(4, 0)
+    rbm = paper.data_start(X, 3, rng(12), 0.5)
+    settings = paper.Rivals(method=method, lr=0.1, momentum=0.5)
+    move, gradients, points = paper._mover(settings, rbm), [], [rbm]
+    for _ in range(2):
+        gradients.append(points[-1].gradient(X))
+        points.append(move(points[-1], gradients[-1]))
+    first, second = (b.vector() - a.vector() for a, b in itertools.pairwise(points))
+    if method in ("sgd", "natural"):
+        way = paper.directions(rbm, settings.damping, settings.eps)[method]
+        d = [way(point, g) for point, g in zip(points, gradients, strict=False)]
+        close(first, 0.1 * d[0], 1e-12)
+        close(second, 0.1 * (0.5 * d[0] + d[1]), 1e-12)
+    elif method == "adamw":
+        close(first, 0.1 * gradients[0] / (gradients[0].abs() + 1e-8), 1e-12)
+    else:  # the biases are AdamW's; the step of the weights has nearly equal singular values
+        biases = rbm.visible + rbm.hidden
+        g = gradients[0][:biases]
+        close(first[:biases], 0.1 * g / (g.abs() + 1e-8), 1e-12)
+        values = torch.linalg.svdvals(first[biases:].reshape(rbm.W.shape))
+        assert values[-1] > 0.5 * values[0]
+        assert float(first[biases:] @ gradients[0][biases:]) > 0
+
+
+def test_a_rival_stops_at_the_target():
+    options = {"method": "sgd", "lr": 0.5, "momentum": 0.9, "size": 4, "hidden": 3}
+    near = experiments.run("boltzmann_rivals", steps=250, target=-4.0, **options)
+    far = experiments.run("boltzmann_rivals", steps=20, target=-1.0, **options)
+    assert 0 < near["steps_to_target"] < 250 and near["best"] >= -4.0
+    assert far["steps_to_target"] is None and far["best"] < -1.0
 
 
 def test_batched_gammas_equal_the_library():

@@ -25,9 +25,11 @@ T_2 = 12.706204736432095
 def add(tmp_path):
     """Return a function that stores a record in an empty book, which numbers read meanwhile."""
 
-    def add(name: str, values: dict, seed: int = 0, **settings: object) -> None:
+    def add(
+        name: str, values: dict, seed: int = 0, preset: str = "paper", **settings: object
+    ) -> None:
         record = Result(
-            f"boltzmann_{name}", "paper", seed, settings, values, "cpu", 1, 0.0, None, {}
+            f"boltzmann_{name}", preset, seed, settings, values, "cpu", 1, 0.0, None, {}
         )
         store.merge(record, tmp_path)
 
@@ -116,6 +118,70 @@ def test_ratios_are_geometric_and_start_by_start(add):
     learning(add, "easi", 0.4, [8, None])
     with pytest.raises(ValueError, match="never reaches"):
         boltzmann.fewer_steps("easi")
+
+
+# ---- rivals
+
+
+def rivals(add):
+    """Store a search and reports of which the arithmetic is seen at a glance."""
+    for method in boltzmann.RIVALS:
+        for lr in (0.1, 0.3, 1.0):
+            for momentum in (0.0, 0.9):
+                tuned = [40, 10] if (lr, momentum) == (0.3, 0.0) else [16, 36]
+                if (lr, momentum) == (1.0, 0.9):
+                    tuned = [2, None]
+                for preset, steps in (("tuning", tuned), ("paper", [60, 30])):
+                    for seed, arrival in enumerate(steps):
+                        scale = {"natural": 10, "adamw": 2}.get(method, 1)
+                        values = {
+                            "steps_to_target": arrival and arrival / scale,
+                            "seconds_to_target": arrival and arrival * scale,
+                        }
+                        settings = {"method": method, "lr": lr, "momentum": momentum}
+                        settings |= {"steps": 300} if preset == "tuning" else {}
+                        add("rivals", values, seed, preset=preset, **settings)
+
+
+def test_the_search_decides_and_the_report_is_of_other_runs(add):
+    rivals(add)
+    found = boltzmann.chosen("sgd")  # sqrt(40 * 10) = 20 is less than sqrt(16 * 36) = 24
+    assert found.settings == {"lr": 0.3, "momentum": 0.0} and found.searched == 6
+    assert found.edges == () and str(found) == "lr 0.3, momentum 0"
+    assert boltzmann.first_order() == "adamw"
+    assert boltzmann.first_order("seconds_to_target") == "sgd"
+    assert boltzmann.rival_median("natural") == 4.5 and boltzmann.rival_steps("adamw") == 22
+    assert boltzmann.ahead("natural").tolist() == [True, True]
+    assert boltzmann.ahead("natural", "seconds_to_target").tolist() == [False, False]
+    assert boltzmann.ahead("sgd").tolist() == [False, False]
+    rows = {row[0]: row[1:] for row in boltzmann.rivals_table().rows}
+    assert rows["natural gradient"] == ["0.3", "0", "2 of 2", "4", "450"]
+    assert "best of 6 pairs" in boltzmann.rivals_table().caption
+
+
+def test_a_run_that_never_arrives_is_not_ahead(add):
+    rivals(add)
+    for seed, steps in enumerate([1, None]):
+        values = {"steps_to_target": steps, "seconds_to_target": steps}
+        add("rivals", values, seed, method="natural", lr=0.3, momentum=0.0)
+    assert boltzmann.ahead("natural").tolist() == [True, False]
+    assert boltzmann.starts_ahead("natural") == 1
+    with pytest.raises(ValueError, match="half of the starts"):
+        boltzmann.rival_steps("natural")
+
+
+def test_a_search_names_its_edges_and_refuses_unequal_seeds(add):
+    for lr, steps in ((0.1, 3), (1.0, 2)):
+        for momentum in (0.0, 0.9):
+            values = {"steps_to_target": steps + momentum}
+            add("rivals", values, preset="tuning", method="sgd", lr=lr, momentum=momentum)
+    assert boltzmann.chosen("sgd").edges == ("lr",)
+    add("rivals", values, 1, preset="tuning", method="sgd", lr=lr, momentum=momentum)
+    with pytest.raises(ValueError, match="different seeds"):
+        boltzmann.chosen("sgd")
+    add("rivals", {"steps_to_target": None}, preset="tuning", method="muon", lr=1.0, momentum=0.0)
+    with pytest.raises(ValueError, match="no setting has a value"):
+        boltzmann.chosen("muon")
 
 
 def test_learning_table_shows_every_method_and_the_longer_step(add):

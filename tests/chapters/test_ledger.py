@@ -271,6 +271,42 @@ def test_an_undecided_claim_says_how_small_an_effect_its_values_show(results):
     assert ratio.resolution == "10 values show a factor of 1.28 or more"
 
 
+ALL_LEFT_OUT = {"10 of 10 units, each left out alone": "not reproduced"}
+
+
+@pytest.mark.parametrize(
+    ("criterion", "turned"),
+    [
+        # the mean is 0.950, its interval [0.733, 1.167]; the values go from 0.5 to 1.4
+        ({"reproduced": "high < 1.24"}, {"bounds 20 % lower": "undecided"}),
+        ({"reproduced": "low > 0.65"}, {"bounds 20 % higher": "undecided"}),
+        ({"reproduced": "high < 1.6"}, {}),
+        ({"reproduced": "low > 0.1 and n > 9"}, ALL_LEFT_OUT),
+        ({"reproduced": "value == 3"}, {}),
+        (
+            {"reproduced": "min(each) < 0.52"},
+            {
+                "1 of 10 units, each left out alone": "not reproduced",
+                "bounds 20 % lower": "not reproduced",
+            },
+        ),
+    ],
+)
+def test_small_moves_that_turn_a_verdict_over_are_named(results, criterion, turned):
+    assert ledger.turned_by(claim(criterion=criterion), folder=results) == turned
+
+
+def test_a_bound_on_a_share_moves_within_the_whole(results):
+    """9 of 10, interval 55 to 100 %: a bound of 0.5 becomes 0.6, one of 0.9 becomes 0.92."""
+    share = {"measure": "wins", "criterion": {"reproduced": "low > 0.5"}}
+    assert "bounds 20 % higher" in ledger.turned_by(claim(**share), folder=results)
+    assert ledger._scaled("low > 0.9", 1.2, 1.0) == f"low > {1 - (1 - 0.9) * 0.8}"
+    assert ledger._scaled("low > 0.9", 1.2, None) == f"low > {0.9 * 1.2}"
+    assert ledger._scaled("low > -2 and n > 3 and all(each == 1)", 0.8, None) == (
+        "low > -1.6 and n > 3 and all(each == 1)"
+    )
+
+
 def test_the_verdict_follows_the_result(results):
     """A written verdict does not count: other stored numbers give another verdict."""
     wrong = claim(verdict="not reproduced", criterion={"reproduced": "value < 1"})

@@ -4,6 +4,7 @@ comparison.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -316,6 +317,86 @@ def learning(settings: Learning) -> dict:
         "seconds_to_target": reached[1] if reached else None,
         "diverged": values[-1] < values[0] - 1 or steps[-1] < settings.steps,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivals(Settings):
+    """Exact full-batch ascent of one method with momentum, until it reaches the target.
+
+    ``momentum`` is that of gradient ascent with momentum for the directions, the first decay of
+    "adamw" (no weight decay), and the momentum of "muon", which moves the weights, and AdamW at
+    the same step size the biases.
+    """
+
+    method: str = "natural"
+    lr: float = 1.0
+    momentum: float = 0.0
+    steps: int = 30
+    size: int = 7
+    hidden: int = 10
+    damping: float = 1e-3
+    eps: float = 0.01
+    target: float = -11.8
+
+
+@experiment("boltzmann_rivals", quick=Rivals(), paper=Rivals(steps=3000), tuning=Rivals(steps=300))
+def rivals(settings: Rivals) -> dict:
+    """Steps and processor seconds to a log-likelihood, of one method with one step size and
+    momentum, on binary 7 x 7 digits.
+    """
+    X = binary_digits(settings.size, 0, margin=1e-9)
+    rbm = data_start(X, settings.hidden, settings.generator())
+    move, clock, best = _mover(settings, rbm), Clock(), -float("inf")
+    for step in range(settings.steps + 1):
+        value = float(rbm.log_likelihood(X).mean())
+        best = max(best, value)
+        if value >= settings.target:
+            return {"steps_to_target": step, "seconds_to_target": clock.seconds, "best": best}
+        if value < -100 or step == settings.steps:
+            break
+        try:
+            with clock:
+                rbm = move(rbm, rbm.gradient(X))
+        except (ArithmeticError, ValueError):
+            break
+    return {"steps_to_target": None, "seconds_to_target": None, "best": best}
+
+
+def _mover(settings: Rivals, rbm: RBM) -> Callable[[RBM, torch.Tensor], RBM]:
+    """Return the function that makes one step, from the machine and its exact gradient."""
+    lr, mu = settings.lr, settings.momentum
+    if settings.method in ("adamw", "muon"):
+        return _torch_mover(settings.method, lr, mu, rbm)
+    direction = directions(rbm, settings.damping, settings.eps)[settings.method]
+    velocity = torch.zeros_like(rbm.vector())
+
+    def move(rbm: RBM, gradient: torch.Tensor) -> RBM:
+        velocity.mul_(mu).add_(direction(rbm, gradient))
+        return rbm.moved(lr * velocity)
+
+    return move
+
+
+def _torch_mover(method: str, lr: float, mu: float, rbm: RBM) -> Callable[[RBM, torch.Tensor], RBM]:
+    """Return the step of an optimizer of torch, which descends the negative log-likelihood."""
+    biases = torch.cat([rbm.a, rbm.b]).requires_grad_()
+    W = rbm.W.clone().requires_grad_()
+    adamw = partial(torch.optim.AdamW, lr=lr, betas=(mu, 0.999), weight_decay=0.0)
+    muon = partial(
+        torch.optim.Muon, lr=lr, momentum=mu, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+    )
+    optimizers = [adamw([biases]), muon([W]) if method == "muon" else adamw([W])]
+
+    def move(rbm: RBM, gradient: torch.Tensor) -> RBM:
+        biases.grad = -gradient[: len(biases)]
+        W.grad = -gradient[len(biases) :].reshape(W.shape)
+        for optimizer in optimizers:
+            optimizer.step()
+        return RBM.from_vector(
+            torch.cat([biases.detach(), W.detach().ravel()]), rbm.visible, rbm.hidden
+        )
+
+    return move
 
 
 @dataclass(frozen=True, kw_only=True)

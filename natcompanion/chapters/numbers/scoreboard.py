@@ -33,6 +33,33 @@ def summary_table() -> Table:
     )
 
 
+def turned() -> dict[str, dict[str, str]]:
+    """Return the claims whose verdict a small move turns over, with the moves; see
+    ``ledger.turned_by``.
+    """
+    found = {claim.id: ledger.turned_by(claim) for claim in ledger.load("claims")}
+    return {name: moves for name, moves in found.items() if moves}
+
+
+def turned_table() -> Table:
+    """Return these claims with their verdict and what each move makes of it."""
+    verdicts = {claim.id: claim.verdict for claim in ledger.load("claims")}
+    return Table(
+        ["claim", "verdict", "move", "verdict then"],
+        [
+            [name, verdicts[name], move, outcome]
+            for name, moves in turned().items()
+            for move, outcome in moves.items()
+        ],
+        "Verdicts that a small move turns over.",
+    )
+
+
+def settled_by_runs() -> int:
+    """Return how many claims are settled by stored runs."""
+    return sum(claim.experiment is not None for claim in ledger.load("claims"))
+
+
 def duration(seconds: float) -> str:
     """Return a computing time in whole hours.
 

@@ -1,0 +1,96 @@
+"""Exact learning with momentum for every method, each with the same search."""
+
+import numpy as np
+
+from natcompanion.chapters.experiments import Results
+from natcompanion.chapters.numbers import stored
+from natcompanion.chapters.numbers.boltzmann.learning import METHODS
+from natcompanion.chapters.numbers.searching import Choice, choice
+from natcompanion.chapters.show import Table
+from natcompanion.chapters.statistics import arrivals, best
+
+PLAIN = {"sgd": "SGD with momentum", "adamw": "AdamW", "muon": "Muon on the weights"}
+RIVALS = {**PLAIN, **{name: text for name, text in METHODS.items() if name != "sgd"}}
+
+
+def chosen(method: str) -> Choice:
+    """Return step size and momentum that the search on two other starts chose for a method."""
+    tuning = stored("boltzmann_rivals.tuning")
+    return choice(tuning, method, "steps_to_target", ("lr", "momentum"), zero=("momentum",))
+
+
+def rival_runs(method: str) -> Results:
+    """Return the reported runs of a method: those at the setting that the search chose."""
+    return stored("boltzmann_rivals.paper").select(method=method, **chosen(method).settings)
+
+
+def _of_each_start(method: str, key: str) -> list:
+    return [record[key] for record in sorted(rival_runs(method), key=lambda run: run.seed)]
+
+
+def rival_median(method: str, key: str = "steps_to_target") -> float | None:
+    """Return the median of ``key`` over the starts; None if half of them never arrive."""
+    return arrivals(_of_each_start(method, key)).median
+
+
+def rival_steps(method: str) -> int:
+    """Return the median number of steps to the target, rounded.
+
+    Raises
+    ------
+    ValueError
+        If half of the starts never reach it.
+    """
+    median = rival_median(method)
+    if median is None:
+        raise ValueError(f"{method}: half of the starts never reach the target")
+    return round(median)
+
+
+def first_order(key: str = "steps_to_target") -> str:
+    """Return which of SGD with momentum, AdamW and Muon has the least median of ``key``."""
+    medians = {method: rival_median(method, key) for method in PLAIN}
+    return best((method, np.inf if x is None else x) for method, x in medians.items())
+
+
+def ahead(method: str, key: str = "steps_to_target") -> np.ndarray:
+    """Return for each start whether a method needs less of ``key`` than the best first-order one.
+
+    A run that never arrives is later than every run that does.
+    """
+    own, other = (_of_each_start(name, key) for name in (method, first_order(key)))
+    late = [[np.inf if x is None else x for x in each] for each in (own, other)]
+    return np.array(late[0]) < np.array(late[1])
+
+
+def starts_ahead(method: str, key: str = "steps_to_target") -> int:
+    """Return the number of these starts."""
+    return int(ahead(method, key).sum())
+
+
+def rivals_table() -> Table:
+    """Return what the search chose, steps and processor seconds of every method."""
+    count = len(rival_runs("sgd"))
+    searched = {chosen(method).searched for method in RIVALS}
+    (settings,) = searched
+    length = stored("boltzmann_rivals.tuning").records[0].settings["steps"]
+    return Table(
+        ["direction", "step size", "momentum", "reached", "median steps", "median seconds"],
+        [_row(method, name) for method, name in RIVALS.items()],
+        f"Steps and processor seconds to the target, {count} starts; every method with the best of "
+        f"{settings} pairs of step size and momentum on two other starts, within {length} steps.",
+    )
+
+
+def _row(method: str, name: str) -> list:
+    found, picked = arrivals(_of_each_start(method, "steps_to_target")), chosen(method).settings
+    middle = None if found.median is None else f"{found.median:.0f}"
+    seconds = rival_median(method, "seconds_to_target")
+    return [
+        name,
+        f"{picked['lr']:g}",
+        f"{picked['momentum']:g}",
+        f"{found.arrived} of {found.n}",
+        middle,
+        seconds,
+    ]

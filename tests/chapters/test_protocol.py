@@ -1,0 +1,113 @@
+"""The protocol of comparisons, kept by every claim whose name ends in -fair."""
+
+from dataclasses import replace
+
+import pytest
+
+from natcompanion.chapters import experiments, ledger
+from natcompanion.chapters.experiments import Result, Results
+from natcompanion.chapters.experiments.encoding import digest
+
+FAIR = [claim for claim in ledger.load("claims") if claim.id.endswith("-fair")]
+EXPERIMENTS = sorted({claim.experiment for claim in FAIR})
+
+
+def breaches(tuning: Results, report: Results) -> list[str]:
+    """Return what in a search and its report is not as the protocol says."""
+    found = []
+    searched = {
+        method: {record.identity[0] for record in tuning.select(method=method)}
+        for method in {record.settings["method"] for record in tuning}
+    }
+    if len(set(map(len, searched.values()))) > 1 or min(map(len, searched.values())) < 12:
+        counts = {method: len(settings) for method, settings in searched.items()}
+        found.append(f"settings searched: {counts}")
+    seeds: dict[tuple, set] = {}
+    for record in tuning:
+        seeds.setdefault(record.identity[:1], set()).add(record.seed)
+    tuned = set.union(*seeds.values())
+    if any(each != tuned for each in seeds.values()) or len(tuned) < 2:
+        found.append("settings with other tuning seeds than the rest")
+    reported: dict[str, set] = {}
+    for record in report:
+        reported.setdefault(record.settings["method"], set()).add(record.seed)
+    if set(reported) != set(searched):
+        found.append(f"reported {sorted(reported)}, searched {sorted(searched)}")
+    if any(each != set.union(*reported.values()) for each in reported.values()):
+        found.append("methods with other reported seeds than the rest")
+    if min(map(len, reported.values())) < 5:
+        found.append("fewer than five reported seeds")
+    if set.union(*reported.values()) & tuned:
+        found.append("seeds that are tuned and reported")
+    if not {"sgd", "adamw"} <= set(searched):
+        found.append("no SGD or no AdamW among the methods")
+    if not any(record.settings["momentum"] for record in tuning):
+        found.append("no momentum")
+    return found
+
+
+def test_there_are_fair_rows():
+    assert len(FAIR) >= 3
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_search_and_report_follow_the_protocol(name):
+    experiment, _ = name.split(".")
+    tuning, report = experiments.load(experiment, "tuning"), experiments.load(*name.split("."))
+    assert breaches(tuning, report) == []
+    assert tuning.states.keys() == report.states.keys() == {"current"}
+
+
+@pytest.mark.parametrize("claim", FAIR, ids=lambda claim: claim.id)
+def test_the_criterion_is_the_one_that_stood_when_the_runs_began(claim):
+    report = experiments.load(*claim.experiment.split("."))
+    assert {record.criteria.get(claim.id) for record in report} == {digest(claim.criterion)}
+
+
+def runs(preset: str, seeds: tuple[int, ...], settings: int = 12) -> Results:
+    """Return records of two methods by hand."""
+
+    def run(method: str, lr: int, seed: int) -> Result:
+        settings = {"method": method, "lr": lr, "momentum": 0.9}
+        return Result("toy", preset, seed, settings, {}, "cpu", 1, 0.0, None, {})
+
+    records = tuple(
+        run(method, lr, seed)
+        for method in ("sgd", "adamw")
+        for lr in range(settings)
+        for seed in seeds
+    )
+    return Results("toy", preset, records)
+
+
+GOOD = runs("tuning", (100, 101)), runs("paper", (0, 1, 2, 3, 4), 1)
+
+
+def without(results: Results, **settings: object) -> Results:
+    """Return the records but one that has these settings."""
+    gone = results.select(**settings).records[0]
+    return replace(results, records=tuple(r for r in results if r is not gone))
+
+
+@pytest.mark.parametrize(
+    ("tuning", "report", "said"),
+    [
+        (*GOOD, None),
+        (runs("tuning", (100, 101), 11), GOOD[1], "settings searched"),
+        (without(GOOD[0], method="sgd", lr=3, seed=100), GOOD[1], "other tuning seeds"),
+        (runs("tuning", (100,)), GOOD[1], "other tuning seeds"),
+        (GOOD[0], runs("paper", (0, 1, 2, 3), 1), "fewer than five"),
+        (GOOD[0], runs("paper", (0, 1, 2, 3, 100), 1), "tuned and reported"),
+        (GOOD[0], without(GOOD[1], method="sgd"), "other reported seeds"),
+        (GOOD[0], GOOD[1].select(method="sgd"), "reported ['sgd'], searched"),
+        (GOOD[0].select(method="sgd"), GOOD[1].select(method="sgd"), "no AdamW"),
+    ],
+)
+def test_a_breach_is_named(tuning, report, said):
+    found = breaches(tuning, report)
+    assert found == [] if said is None else any(said in text for text in found)
+
+
+def test_a_changed_criterion_is_noticed():
+    (claim, *_), changed = FAIR, {"reproduced": "low > 0.5"}
+    assert digest(claim.criterion) != digest(changed)

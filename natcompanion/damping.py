@@ -35,6 +35,15 @@ __all__ = [
 def linear_decrease(step: torch.Tensor, gradient: torch.Tensor) -> float:
     r"""Return the decrease :math:`-g^T d` that the slope predicts for the step d. Source:
     revisiting Eq. 29.
+
+    Parameters
+    ----------
+    step, gradient : Tensor, shape (P,)
+
+    Examples
+    --------
+    >>> linear_decrease(torch.tensor([-1.0, 0.0]), gradient=torch.tensor([2.0, 3.0]))
+    2.0
     """
     return -float(gradient @ step)
 
@@ -46,6 +55,16 @@ def quadratic_decrease(
     the product G d.
 
     Source: Martens (2010), Section 4.1; compare revisiting Eq. 30.
+
+    Parameters
+    ----------
+    step, gradient, metric_step : Tensor, shape (P,)
+
+    Examples
+    --------
+    >>> step = torch.tensor([-1.0, 0.0])
+    >>> quadratic_decrease(step, gradient=torch.tensor([2.0, 3.0]), metric_step=2 * step)
+    1.0
     """
     return -float(gradient @ step) - 0.5 * float(step @ metric_step)
 
@@ -64,6 +83,20 @@ def reduction_ratio(before: float, after: float, predicted: float, *, eps: float
 
     Source: revisiting Eq. 30, with numerator and denominator multiplied by -1; the rounding as in
     Conn, Gould and Toint (2000), Section 17.4.2.
+
+    Parameters
+    ----------
+    before, after : float
+        The loss before and after the step.
+    predicted : float
+        The decrease that a model of the loss predicts.
+    eps : float
+        Precision of the loss.
+
+    Examples
+    --------
+    >>> reduction_ratio(before=3.0, after=2.0, predicted=2.0)
+    0.5
     """
     before, after, predicted = float(before), float(after), float(predicted)
     slack = 10 * eps * max(abs(before), abs(after))
@@ -96,6 +129,14 @@ class LevenbergMarquardt:
         If the numbers are not ordered as their names say.
 
     Source: revisiting Section 8.3 and Eq. 30.
+
+    Examples
+    --------
+    >>> rule = LevenbergMarquardt(damping=1.0)
+    >>> rule.update(0.1)  # the step was predicted badly
+    1.5
+    >>> round(rule.update(0.9), 9)
+    1.0
     """
 
     damping: float = 1.0
@@ -136,6 +177,16 @@ class LevenbergMarquardt:
 class Trial:
     """What came of a step: whether it was kept, the loss it led to (NaN included), and its
     reduction ratio.
+
+    Parameters
+    ----------
+    accepted : bool
+    after, rho : float
+
+    Examples
+    --------
+    >>> Trial(accepted=True, after=0.5, rho=1.0).rho
+    1.0
     """
 
     accepted: bool
@@ -157,6 +208,24 @@ def try_step(
     A rejected step leaves every parameter as it was, to the last bit. A step that is not finite, or
     that predicts no decrease, is rejected without being tried: at an exact minimum nothing moves.
     The reduction ratio allows for the rounding of the parameters' dtype.
+
+    Parameters
+    ----------
+    parameters : iterable of Tensor
+        P numbers in all; changed in place.
+    step : Tensor, shape (P,)
+    loss : callable
+        Gives the loss at the present parameters.
+    before, predicted : float
+        The loss before the step, and the decrease that is predicted.
+
+    Examples
+    --------
+    >>> theta = torch.tensor([2.0])
+    >>> step, loss = torch.tensor([-1.0]), lambda: theta.square().sum()
+    >>> trial = try_step([theta], step, loss, before=4.0, predicted=4.0)
+    >>> trial.accepted, round(trial.rho, 3), theta
+    (True, 0.75, tensor([1.]))
     """
     parameters = list(parameters)
     if not (math.isfinite(predicted) and predicted > 0 and bool(torch.isfinite(step).all())):

@@ -28,6 +28,12 @@ class Likelihood(Protocol):
     """What the metrics ask of an output model.
 
     One of your own needs ``nll`` alone, see :class:`FromNLL`; with all these methods it is faster.
+
+    Examples
+    --------
+    >>> likelihood: Likelihood = Gaussian()
+    >>> likelihood.kl(torch.zeros(1, 2), torch.ones(1, 2))
+    tensor([1.])
     """
 
     def mean(self, r: torch.Tensor) -> torch.Tensor: ...
@@ -54,10 +60,20 @@ class Gaussian:
     Source: revisiting Eq. 23, 9 and 24. The paper prints :math:`\beta^2` where :math:`\beta^{-2}`
     is right.
 
+    Parameters
+    ----------
+    beta : float
+        The standard deviation.
+
     Raises
     ------
     ValueError
         If ``beta`` is not a positive number.
+
+    Examples
+    --------
+    >>> Gaussian(beta=2.0).fisher_product(torch.zeros(1, 2), torch.ones(1, 2))
+    tensor([[0.2500, 0.2500]])
     """
 
     beta: float = 1.0
@@ -103,6 +119,11 @@ class Bernoulli:
               \qquad F = \operatorname{diag}\big(y (1-y)\big).
 
     Targets are numbers in [0, 1]. Source: revisiting Eq. 25, 17 and 26.
+
+    Examples
+    --------
+    >>> Bernoulli().fisher_product(torch.zeros(1, 2), torch.ones(1, 2))
+    tensor([[0.2500, 0.2500]])
     """
 
     def mean(self, r: torch.Tensor) -> torch.Tensor:
@@ -151,6 +172,11 @@ class Categorical:
 
     Targets are class numbers, an integer tensor of shape (n,). Source: revisiting Eq. 27, 19 and
     28.
+
+    Examples
+    --------
+    >>> Categorical().fisher_product(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))
+    tensor([[ 0.2500, -0.2500]])
     """
 
     def mean(self, r: torch.Tensor) -> torch.Tensor:

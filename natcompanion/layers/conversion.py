@@ -19,6 +19,21 @@ def whiten_model(model: nn.Module, kind: Kind = "pca") -> nn.Module:
 
     The copy computes the same. Layers that cannot be whitened (grouped convolutions, layers of
     other types, layers that share their parameters) stay plain.
+
+    Parameters
+    ----------
+    model : Module
+        Left as it is.
+    kind : "pca" or "zca"
+        Form of U, see :func:`whitening_pair`.
+
+    Examples
+    --------
+    >>> whiten_model(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
+    Sequential(
+      (0): WhitenedLinear(...)
+      (1): Tanh()
+    )
     """
     shared = _shared(model)
 
@@ -42,6 +57,20 @@ def canonical_model(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose whitened layers are plain ones that compute the same.
 
     Its ``state_dict`` fits the plain network.
+
+    Parameters
+    ----------
+    model : Module
+        Left as it is.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    >>> canonical_model(whiten_model(model))
+    Sequential(
+      (0): Linear(in_features=2, out_features=2, bias=True)
+      (1): Tanh()
+    )
     """
     return _replaced(model, _plain)
 
@@ -51,6 +80,17 @@ def with_batch_norm(model: nn.Module) -> nn.Module:
     but the last.
 
     The layer ``name`` becomes ``name.0``, its normalization ``name.1``.
+
+    Parameters
+    ----------
+    model : Module
+        Left as it is.
+
+    Examples
+    --------
+    >>> model = with_batch_norm(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)))
+    >>> model[0][1].num_features, type(model[2]).__name__
+    (3, 'Linear')
     """
     found = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d, Whitened))][:-1]
 
@@ -116,6 +156,14 @@ def whitened_initialization(
     Notes
     -----
     Source: prong Section 4.1, "whitened initialization" (Figure 3b).
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    >>> weight = model[0].weight.clone()
+    >>> _ = whitened_initialization(model, torch.tensor([[-2.0], [2.0]]), eps=0.0)
+    >>> torch.allclose(model[0].weight.abs(), weight.abs() / 2)
+    True
     """
     done: set[int] = set()
 
@@ -155,7 +203,17 @@ def type_of_whitened(module: nn.Module) -> type[WhitenedLinear] | type[WhitenedC
 
 
 def whitenable(module: nn.Module) -> bool:
-    """Return whether a module is a whitened layer or can be turned into one."""
+    """Return whether a module is a whitened layer or can be turned into one.
+
+    Parameters
+    ----------
+    module : Module
+
+    Examples
+    --------
+    >>> whitenable(nn.Conv2d(4, 4, 3)), whitenable(nn.Conv2d(4, 4, 3, groups=4))
+    (True, False)
+    """
     return (
         isinstance(module, Whitened)
         or type(module) is nn.Linear
@@ -169,6 +227,18 @@ def preserved_buffers(model: nn.Module) -> Iterator[None]:
     alone.
 
     Both ways to change a buffer are undone: in place, and by a new tensor under its name.
+
+    Parameters
+    ----------
+    model : Module
+
+    Examples
+    --------
+    >>> norm = nn.BatchNorm1d(1)
+    >>> with preserved_buffers(norm):
+    ...     _ = norm(torch.tensor([[1.0], [3.0]]))
+    >>> norm.running_mean
+    tensor([0.])
     """
     kept = [
         (module._buffers, name, buffer, None if buffer is None else buffer.clone())

@@ -42,6 +42,13 @@ def whitening_pair(
     Notes
     -----
     Source: prong Eq. 7, with the centred covariance.
+
+    Examples
+    --------
+    >>> U, inverse = whitening_pair(torch.diag(torch.tensor([4.0, 1.0])), kind="zca")
+    >>> U
+    tensor([[0.5000, 0.0000],
+            [0.0000, 1.0000]], dtype=torch.float64)
     """
     if kind not in ("pca", "zca"):
         raise ValueError(f'kind: expected "pca" or "zca", got {kind!r}')
@@ -71,6 +78,12 @@ def to_canonical(
     -----
     The map is linear in (V, d), so that it also takes velocities from one kind of coordinates to
     the other. Source: prong Algorithm 1, line 7.
+
+    Examples
+    --------
+    >>> V, d, U, c = torch.eye(1), torch.zeros(1), torch.tensor([[0.5]]), torch.tensor([3.0])
+    >>> to_canonical(V, d, U, c)
+    (tensor([[0.5000]]), tensor([-1.5000]))
     """
     W = torch.einsum("oi...,ij->oj...", V, U)
     return W, None if d is None else d - _shift(W, c)
@@ -82,6 +95,18 @@ def to_whitened(
     r"""Return :math:`V = W U^{-1}` and :math:`d = b + W c`, the inverse of :func:`to_canonical`.
 
     Source: prong Algorithm 1, line 10.
+
+    Parameters
+    ----------
+    W : Tensor, shape (out, in) or (out, in, height, width)
+    b : Tensor, shape (out,), or None
+    U_inverse, c : Tensor, shapes (in, in) and (in,)
+
+    Examples
+    --------
+    >>> W, b, U, c = torch.eye(1), torch.zeros(1), torch.tensor([[0.5]]), torch.tensor([3.0])
+    >>> to_whitened(W, b, U.inverse(), c)
+    (tensor([[2.]]), tensor([3.]))
     """
     return torch.einsum("oj...,ji->oi...", W, U_inverse), None if b is None else b + _shift(W, c)
 

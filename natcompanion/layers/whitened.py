@@ -14,6 +14,18 @@ from natcompanion.layers.coordinates import Kind, to_canonical, to_whitened, whi
 class Whitened(nn.Module):
     """What :class:`WhitenedLinear` and :class:`WhitenedConv2d` share: parameters V and d, buffers U
     and c.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Of the layer.
+
+    Examples
+    --------
+    >>> layer: Whitened = WhitenedLinear(1, 1)
+    >>> W, b = layer.canonical()
+    >>> torch.equal(W, layer.V), torch.equal(b, layer.d)  # U = I and c = 0
+    (True, True)
     """
 
     V: nn.Parameter
@@ -137,6 +149,13 @@ class WhitenedLinear(Whitened):
     Notes
     -----
     Source: prong Eq. 6.
+
+    Examples
+    --------
+    >>> layer = WhitenedLinear(2, 3)
+    >>> layer.V.shape, layer.U
+    (torch.Size([3, 2]), tensor([[1., 0.],
+            [0., 1.]]))
     """
 
     def __init__(
@@ -206,6 +225,12 @@ class WhitenedConv2d(Whitened):
     Notes
     -----
     Source: prong Section 4.3.
+
+    Examples
+    --------
+    >>> layer = WhitenedConv2d(2, 3, 5)
+    >>> layer.V.shape, layer.U.shape
+    (torch.Size([3, 2, 5, 5]), torch.Size([2, 2]))
     """
 
     def __init__(

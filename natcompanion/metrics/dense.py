@@ -35,12 +35,28 @@ def fisher(
 
     It never reads a target. Source: revisiting Eq. 8 to 11.
 
+    Parameters
+    ----------
+    model : Module
+        From (n, ...) to (n, o).
+    x : Tensor, shape (n, ...)
+    likelihood : Likelihood
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones.
+
     Raises
     ------
     ValueError
         On an empty batch, NaN input, a model without trainable parameters, or one for which the
         matrix would be larger than :func:`natcompanion.metrics.dense_limit` allows, as for all
         dense metrics.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> fisher(model, x, Gaussian())
+    tensor([[2.5000]])
     """
     f = ModelFunction(model, parameters)
     affordable(f.size, f.dtype, "fisher", FISHER)
@@ -64,6 +80,25 @@ def gauss_newton(
     The inner Hessian is found by differentiating the loss at the given targets, so that its
     equality with the Fisher matrix for the three standard likelihoods is a result, not a
     definition. Source: revisiting Eq. 14 (which lacks the minus sign) to 21.
+
+    Parameters
+    ----------
+    model : Module
+        From (n, ...) to (n, o).
+    x : Tensor, shape (n, ...)
+    t : Tensor
+        The targets, as the likelihood wants them.
+    likelihood : Likelihood
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> t = model(x).detach() + torch.tensor([[1.0], [2.0]])
+    >>> gauss_newton(model, x, t, Gaussian())
+    tensor([[2.5000]])
     """
     f = ModelFunction(model, parameters)
     affordable(f.size, f.dtype, "gauss_newton", FISHER)
@@ -89,6 +124,25 @@ def empirical_fisher(
     .. math:: U = \frac1n \sum_i g_i g_i^T, \qquad g_i = -\nabla \log p(t_i \mid x_i)
 
     Source: revisiting Eq. 13.
+
+    Parameters
+    ----------
+    model : Module
+        From (n, ...) to (n, o).
+    x : Tensor, shape (n, ...)
+    t : Tensor
+        The targets, as the likelihood wants them.
+    likelihood : Likelihood
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> t = model(x).detach() + torch.tensor([[1.0], [2.0]])
+    >>> torch.allclose(empirical_fisher(model, x, t, Gaussian()), torch.tensor(8.5))  # (1 + 16) / 2
+    True
     """
     f = ModelFunction(model, parameters)
     affordable(f.size, f.dtype, "empirical_fisher", COVARIANCE)
@@ -109,6 +163,26 @@ def gradient_covariance(
     .. math:: C = \frac1n \sum_i (g_i - \bar g)(g_i - \bar g)^T = U - \bar g \bar g^T
 
     Source: revisiting Eq. 12.
+
+    Parameters
+    ----------
+    model : Module
+        From (n, ...) to (n, o).
+    x : Tensor, shape (n, ...)
+    t : Tensor
+        The targets, as the likelihood wants them.
+    likelihood : Likelihood
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> t = model(x).detach() + torch.tensor([[1.0], [2.0]])
+    >>> C = gradient_covariance(model, x, t, Gaussian())  # of the gradients -1 and -4
+    >>> torch.allclose(C, torch.tensor(2.25))
+    True
     """
     f = ModelFunction(model, parameters)
     affordable(f.size, f.dtype, "gradient_covariance", COVARIANCE)
@@ -131,6 +205,27 @@ def monte_carlo_fisher(
     per example.
 
     Without ``generator``, torch's global one is used.
+
+    Parameters
+    ----------
+    model : Module
+        From (n, ...) to (n, o).
+    x : Tensor, shape (n, ...)
+    likelihood : Likelihood
+    samples : int
+        Labels per example.
+    generator : torch.Generator, optional
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> G = monte_carlo_fisher(model, x, Gaussian(), samples=10_000, generator=generator)
+    >>> bool((G - 2.5).abs() < 0.2)
+    True
     """
     f = ModelFunction(model, parameters)
     affordable(f.size, f.dtype, "monte_carlo_fisher", DRAWN)
@@ -147,7 +242,28 @@ def per_example_gradients(
     *,
     parameters: Parameters = None,
 ) -> torch.Tensor:
-    """Return the gradient of ``-log p(t | x)`` of each example; (n, P)."""
+    """Return the gradient of ``-log p(t | x)`` of each example; (n, P).
+
+    Parameters
+    ----------
+    model : Module
+        From (n, ...) to (n, o).
+    x : Tensor, shape (n, ...)
+    t : Tensor
+        The targets, as the likelihood wants them.
+    likelihood : Likelihood
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> t = model(x).detach() + torch.tensor([[1.0], [2.0]])
+    >>> g = per_example_gradients(model, x, t, Gaussian())
+    >>> torch.allclose(g, torch.tensor([[-1.0], [-4.0]]))
+    True
+    """
     f = ModelFunction(model, parameters)
     x = f.check(x)
     scores = score(likelihood, f.output(x), t).unsqueeze(1)

@@ -52,6 +52,11 @@ def energy_metric(
     Notes
     -----
     Source: whitening Eq. 33.
+
+    Examples
+    --------
+    >>> energy_metric(lambda w, x: w * x, torch.tensor(0.5), torch.tensor([1.0, 2.0]))
+    tensor([[2.5000]])
     """
     return gradient_second_moment(energy, params, x, centred=centred)
 
@@ -98,6 +103,12 @@ def gradient_second_moment(
     Notes
     -----
     Source: whitening Eqs. 31, 33, 39.
+
+    Examples
+    --------
+    >>> x, t = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])
+    >>> gradient_second_moment(lambda w, x, t: (w * x - t) ** 2 / 2, torch.tensor(1.0), x, t)
+    tensor([[2.5000]])
     """
     gradients = _per_example_gradients(function, params, data).double()
     if centred:

@@ -24,6 +24,20 @@ class KroneckerFactors(NamedTuple):
     bias; a vector (a,) where it is diagonal, as for an Embedding. ``B`` (o, o) is the second moment
     of the gradients that come back to its outputs. Both are float64. A layer whose weight is stored
     as (a, o), as that of an Embedding, counts as the linear layer with the transposed weight.
+
+    Parameters
+    ----------
+    A : Tensor, shape (a, a)
+    B : Tensor, shape (o, o)
+    bias : bool
+        Whether the layer has a trainable bias.
+
+    Examples
+    --------
+    >>> A, B = torch.eye(2, dtype=torch.float64), torch.tensor([[3.0]], dtype=torch.float64)
+    >>> KroneckerFactors(A, B, bias=False).dense()
+    tensor([[3., 0.],
+            [0., 3.]], dtype=torch.float64)
     """
 
     A: torch.Tensor

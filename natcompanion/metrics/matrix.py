@@ -27,6 +27,12 @@ def diagonal(G: torch.Tensor) -> torch.Tensor:
     Notes
     -----
     Source: whitening Eq. 34.
+
+    Examples
+    --------
+    >>> diagonal(torch.ones(2, 2))
+    tensor([[1., 0.],
+            [0., 1.]])
     """
     return torch.diag(check.square(G, "G").diagonal())
 
@@ -53,6 +59,13 @@ def block_diagonal(G: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     Notes
     -----
     Source: whitening Section 2.5.
+
+    Examples
+    --------
+    >>> block_diagonal(torch.ones(3, 3), [1, 2])
+    tensor([[1., 0., 0.],
+            [0., 1., 1.],
+            [0., 1., 1.]])
     """
     check.square(G, "G")
     sizes = list(sizes)
@@ -92,6 +105,13 @@ def condition_number(G: torch.Tensor, rtol: float = 0.0) -> float:
     Computed in float64. It bounds steepest descent: the largest stable step size is two over the
     largest eigenvalue, and the slowest direction then contracts by about one minus two over the
     condition number.
+
+    Examples
+    --------
+    >>> condition_number(torch.diag(torch.tensor([4.0, 2.0, 0.0])))
+    inf
+    >>> condition_number(torch.diag(torch.tensor([4.0, 2.0, 0.0])), rtol=1e-3)
+    2.0
     """
     if check.non_negative(rtol, "rtol") >= 1:
         raise ValueError(f"rtol: expected a number in [0, 1), got {rtol}")

@@ -88,6 +88,19 @@ class MetricOperator:
     everywhere and may be changed at any time. The parameters of the model must not change while the
     operator is in use; a change is noticed, except one through ``parameter.data``, which torch does
     not count.
+
+    Parameters
+    ----------
+    model, x, damping, parameters
+        As for :class:`FisherOperator`.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> G: MetricOperator = FisherOperator(model, x, Gaussian(), damping=0.5)
+    >>> G.shape, G.diagonal(), G.dense()
+    ((1, 1), tensor([3.]), tensor([[3.]]))
     """
 
     def __init__(
@@ -274,6 +287,13 @@ class FisherOperator(MetricOperator):
         On an empty batch, NaN input, vectors of the wrong length, or changed parameters.
 
     Source: revisiting Eq. 8 and Section 8.3.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> FisherOperator(model, x, Gaussian(), damping=0.5) @ torch.ones(1)
+    tensor([3.])
     """
 
     def __init__(
@@ -324,6 +344,24 @@ class CovarianceOperator(MetricOperator):
     Otherwise as :class:`FisherOperator`.
 
     Source: revisiting Eq. 12 and 13.
+
+    Parameters
+    ----------
+    model, x, likelihood, damping, parameters
+        As for :class:`FisherOperator`.
+    t : Tensor or None
+        The targets.
+    centred : bool
+        C, or U with False.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> t = model(x).detach() + torch.tensor([[1.0], [2.0]])
+    >>> C = CovarianceOperator(model, x, t, Gaussian())  # of the gradients -1 and -4
+    >>> torch.allclose(C @ torch.ones(1), torch.tensor([2.25]))
+    True
     """
 
     def __init__(
@@ -368,6 +406,22 @@ class MonteCarloOperator(MetricOperator):
     ``samples`` labels are drawn for each example when the operator is made, and kept: the operator
     is one fixed matrix. Without ``generator``, torch's global one is used. Otherwise as
     :class:`FisherOperator`.
+
+    Parameters
+    ----------
+    model, x, likelihood, damping, parameters
+        As for :class:`FisherOperator`.
+    samples : int
+        Labels per example.
+    generator : torch.Generator, optional
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]])
+    >>> G = MonteCarloOperator(model, x, Gaussian(), generator=torch.Generator().manual_seed(0))
+    >>> torch.equal(G @ torch.ones(1), G @ torch.ones(1))  # the labels are drawn once
+    True
     """
 
     def __init__(

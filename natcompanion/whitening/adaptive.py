@@ -12,7 +12,15 @@ _RUNAWAY = 1e12
 
 
 class Divergence(ArithmeticError):
-    """Numbers ran away: the message names the quantity, its size and what to change."""
+    """Numbers ran away: the message names the quantity, its size and what to change.
+
+    Examples
+    --------
+    >>> easi = EASI(1, rate=1.0, normalized=False)
+    >>> easi.update(torch.full((3, 1), 1e200, dtype=torch.float64))
+    Traceback (most recent call last):
+    natcompanion.whitening.adaptive.Divergence: ...
+    """
 
 
 def relative_gradient(
@@ -43,6 +51,11 @@ def relative_gradient(
     Notes
     -----
     Source: boltzmann Sec. 4 (Cardoso and Laheld 1996; no rule is printed in the paper).
+
+    Examples
+    --------
+    >>> relative_gradient(torch.tensor([[2.0], [-2.0]]), rate=0.5, normalized=False)
+    tensor([[3.]])
     """
     n, d = y.shape
     size = 1 + rate * (y * y).sum(1) if normalized else torch.ones_like(y[:, 0])
@@ -92,6 +105,13 @@ class EASI:
     Notes
     -----
     The inputs must have mean zero. Source: boltzmann Sec. 4 (Cardoso and Laheld 1996).
+
+    Examples
+    --------
+    >>> easi = EASI(1, rate=0.5, normalized=False)
+    >>> _ = easi.update(torch.tensor([[2.0], [-2.0]], dtype=torch.float64))
+    >>> easi.B  # 1 - 0.5 (4 - 1)
+    tensor([[-0.5000]], dtype=torch.float64)
     """
 
     def __init__(
@@ -175,6 +195,12 @@ def potter_update(S: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
     Notes
     -----
     Source: boltzmann references (Potter 1963, listed and not cited in the text).
+
+    Examples
+    --------
+    >>> S = potter_update(torch.eye(1), torch.tensor([2.0]), rho=0.5)
+    >>> S @ S.mT  # the inverse of 0.5 + 0.5 * 4
+    tensor([[0.4000]])
     """
     _forgetting(rho)
     _checks.square(S, "S")
@@ -186,7 +212,20 @@ def potter_update(S: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
 
 
 def sherman_morrison_update(P: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
-    """Return the inverse of rho C + (1 - rho) x x^T from P = C^-1, (d, d), in d^2 operations."""
+    """Return the inverse of rho C + (1 - rho) x x^T from P = C^-1, (d, d), in d^2 operations.
+
+    Parameters
+    ----------
+    P : Tensor, shape (d, d)
+    x : Tensor, shape (d,)
+    rho : float
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> sherman_morrison_update(torch.eye(1), torch.tensor([2.0]), rho=0.5)
+    tensor([[0.4000]])
+    """
     _forgetting(rho)
     _checks.square(P, "P")
     _checks.floating(x, "x")

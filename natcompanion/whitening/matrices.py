@@ -56,6 +56,12 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     Notes
     -----
     Source: whitening Eqs. 8-9 and footnote 1.
+
+    Examples
+    --------
+    >>> whitening_matrix(torch.diag(torch.tensor([4.0, 1.0])))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 1.0000]])
     """
     if kind not in ("zca", "pca", "cholesky"):
         raise ValueError(f'kind: expected "zca", "pca" or "cholesky", got {kind!r}')
@@ -133,6 +139,11 @@ class Whitener:
     Notes
     -----
     Source: whitening Eqs. 6-10, with the mean taken out first.
+
+    Examples
+    --------
+    >>> Whitener().fit(torch.tensor([[1.0], [5.0]])).transform(torch.tensor([[5.0]]))
+    tensor([[1.]])
     """
 
     mean: torch.Tensor

@@ -103,6 +103,12 @@ def test_damping_is_bounded():
     assert rule.update(0.5) == 10.0  # neither good nor bad
 
 
+def test_at_the_ends_of_its_range_a_ratio_is_neither_good_nor_bad():
+    rule = LevenbergMarquardt(1.0, low=0.25, high=0.75)
+    assert rule.update(0.75) == 1.0 == rule.update(0.25)
+    assert rule.update(math.nextafter(0.75, 1)) < 1.0 < LevenbergMarquardt(1.0).update(0.2499)
+
+
 def test_arguments_change_the_rule():
     assert LevenbergMarquardt(1.0, high=0.4).update(0.5) == pytest.approx(2 / 3)
     assert LevenbergMarquardt(1.0, low=0.6).update(0.5) == pytest.approx(3 / 2)

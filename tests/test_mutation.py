@@ -206,7 +206,7 @@ def test_only_clones_are_changed_and_they_are_restored(small):
         tool.tests_by_line(),
     )
     tests = table[mutant.file][mutant.line]
-    clone = tool.clone("tree0")
+    clone = tool.clone(small / "_build" / "tree", "tree0")
     assert tool.tried(mutant, tests, clone) == "tests/test_small.py::test_double"
     for tree in (small, small / "_build" / "tree", clone):
         assert (tree / "natcompanion/small.py").read_text() == CODE

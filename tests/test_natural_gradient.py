@@ -346,6 +346,24 @@ def test_half_precision_is_computed_in_float32():
     assert torch.equal(vector(narrow), vector(wide).bfloat16())
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_solver_starts_at_a_multiple_of_its_last_answer(momentum):
+    likelihood, starts, answers = Gaussian(), [], []
+
+    def solver(A, g, *, x0, **options):
+        starts.append(x0)
+        answers.append(conjugate_gradient(A, g, x0=x0, **options))
+        return answers[-1]
+
+    options = {"damping": 0.1, "warm_start": 0.9, "max_iter": 3, "momentum": momentum}
+    optimizer = NaturalGradient(mlp(), likelihood, 0.3, solver=solver, **options)
+    for seed in range(4):
+        optimizer.step(*batch(likelihood, seed=seed))
+    assert starts[0] is None or not starts[0].any()
+    for answer, start in zip(answers, starts[1:], strict=False):
+        assert start.any() and torch.allclose(start, 0.9 * answer.x, rtol=1e-12)
+
+
 # ---- A torch optimizer
 
 

@@ -337,11 +337,11 @@ def commit_of(tree: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def clone(name: str) -> Path:
-    """Return a fresh clone of the checkout's last commit in ``WORK``."""
+def clone(source: Path, name: str) -> Path:
+    """Return a fresh clone in ``WORK`` of what a checkout has committed last."""
     tree = WORK / name
     shutil.rmtree(tree, ignore_errors=True)
-    subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(tree)], check=True)
+    subprocess.run(["git", "clone", "-q", "--shared", str(source), str(tree)], check=True)
     return tree
 
 
@@ -349,7 +349,7 @@ def measure(workers: int) -> None:
     """Run the suites once under coverage, and keep what ran."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
-    tree, config = clone("tree"), WORK / "coveragerc"
+    tree, config = clone(ROOT, "tree"), WORK / "coveragerc"
     config.write_text(
         "[run]\nsource = natcompanion\nparallel = True\nrelative_files = True\n"
         f"data_file = {WORK / 'coverage'}\n"
@@ -489,7 +489,7 @@ def main() -> int:
     print(f"{len(sample)} mutants after {time.perf_counter() - began:.0f} s", flush=True)
     free: SimpleQueue[Path] = SimpleQueue()
     for number in range(options.workers):
-        free.put(clone(f"tree{number}"))
+        free.put(clone(tree, f"tree{number}"))
 
     def one(mutant: Mutant) -> Verdict:
         tests = [VERDICTS] if mutant.file == CRITERIA else table[mutant.file][mutant.line]

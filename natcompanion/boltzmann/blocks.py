@@ -17,6 +17,11 @@ def fisher_blocks(G: torch.Tensor, visible: int, hidden: int) -> dict[str, torch
         (P, P)
     visible, hidden
         D and H.
+
+    Examples
+    --------
+    >>> fisher_blocks(torch.arange(9.0).reshape(3, 3), 1, 1)["v,vh"]
+    tensor([[2.]])
     """
     sizes = (visible, hidden, visible * hidden)
     rows = [row.split(sizes, 1) for row in G.split(sizes, 0)]
@@ -31,10 +36,21 @@ def norm_terms(G: torch.Tensor, visible: int, hidden: int) -> dict[str, float]:
 
     .. math:: \|G\|_F^2 = \sum_{b} c_b \|C_b\|_F^2, \qquad c = 1, 1, 2, 2, 2, 1
 
+    Parameters
+    ----------
+    G : Tensor, shape (P, P)
+    visible, hidden : int
+        D and H.
+
     Notes
     -----
     Source: boltzmann Sec. 4.1 and Appendix A (there written as a trace of squares of blocks that
     are not square).
+
+    Examples
+    --------
+    >>> norm_terms(torch.ones(3, 3), 1, 1)
+    {'v,v': 1.0, 'h,h': 1.0, 'v,h': 2.0, 'v,vh': 2.0, 'h,vh': 2.0, 'vh,vh': 1.0}
     """
     counts = (1, 1, 2, 2, 2, 1)
     blocks = fisher_blocks(G, visible, hidden)
@@ -79,6 +95,11 @@ def _factor(G: torch.Tensor, damping: float) -> torch.Tensor:
 def solve(G: torch.Tensor, gradient: torch.Tensor, damping: float = 0.0) -> torch.Tensor:
     """Return (G + damping I)^-1 gradient by Cholesky; a clear ValueError if that matrix is
     singular.
+
+    Examples
+    --------
+    >>> solve(torch.eye(2), torch.ones(2), damping=1.0)
+    tensor([0.5000, 0.5000])
     """
     return torch.cholesky_solve(gradient[:, None], _factor(G, damping))[:, 0]
 
@@ -86,6 +107,16 @@ def solve(G: torch.Tensor, gradient: torch.Tensor, damping: float = 0.0) -> torc
 class FisherForms(NamedTuple):
     """The matrices of Figure 1: G + damping I, its inverse, its lower Cholesky factor, its inverse
     root.
+
+    Parameters
+    ----------
+    fisher, inverse, cholesky, inverse_root : Tensor, shape (P, P)
+
+    Examples
+    --------
+    >>> forms = fisher_forms(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> forms.inverse_root.diagonal()
+    tensor([0.5000, 1.0000])
     """
 
     fisher: torch.Tensor
@@ -97,6 +128,12 @@ class FisherForms(NamedTuple):
 def fisher_forms(G: torch.Tensor, damping: float = 0.0) -> FisherForms:
     """Return the quantities of Figure 1 for a Fisher matrix ``G`` (P, P).
 
+    Parameters
+    ----------
+    G : Tensor, shape (P, P)
+    damping : float
+        Added to the diagonal.
+
     Raises
     ------
     ValueError
@@ -105,6 +142,11 @@ def fisher_forms(G: torch.Tensor, damping: float = 0.0) -> FisherForms:
     Notes
     -----
     Source: boltzmann Figure 1; ``inverse_root`` is the whitening of boltzmann Sec. 2.1.
+
+    Examples
+    --------
+    >>> fisher_forms(torch.diag(torch.tensor([3.0, 0.0])), damping=1.0).inverse.diagonal()
+    tensor([0.2500, 1.0000])
     """
     _checks.symmetric(G, "G")
     L = _factor(G, damping)

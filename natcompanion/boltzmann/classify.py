@@ -12,6 +12,18 @@ from natcompanion.boltzmann.rbm import RBM
 def one_hot(labels: torch.Tensor, classes: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """Return (n, classes) label units for integer ``labels`` (n,); ValueError if one is out of
     range.
+
+    Parameters
+    ----------
+    labels : Tensor, shape (n,)
+    classes : int
+    dtype : torch.dtype
+
+    Examples
+    --------
+    >>> one_hot(torch.tensor([2, 0]), 3)
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]], dtype=torch.float64)
     """
     return torch.nn.functional.one_hot(_checked(labels, classes).long(), classes).to(dtype)
 
@@ -52,6 +64,13 @@ class ClassificationRBM:
     -----
     The paper gives accuracies but no classifier; this is one of two readings, `fit_softmax` is the
     other.
+
+    Examples
+    --------
+    >>> W, U, a, b = torch.zeros(2, 1), torch.zeros(3, 1), torch.zeros(2), torch.zeros(1)
+    >>> machine = ClassificationRBM(W, U, a, b, torch.tensor([0.0, 9.0, 0.0]))
+    >>> machine.predict(torch.zeros(1, 2))
+    tensor([1])
     """
 
     def __init__(
@@ -142,6 +161,13 @@ def fit_softmax(
     -------
     tuple
         (H, classes) and (classes,)
+
+    Examples
+    --------
+    >>> features = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    >>> weights, bias = fit_softmax(features, torch.tensor([0, 1]), 2)
+    >>> (features @ weights + bias).argmax(1)
+    tensor([0, 1])
     """
     features = _checks.matrix(features, "features").detach()
     target = one_hot(_checked(labels, classes, len(features)), classes, features.dtype)

@@ -38,6 +38,14 @@ def states(
     torch.Tensor
         (stop - start, units), double precision. Counting in base 2, the first unit is the most
         significant digit.
+
+    Examples
+    --------
+    >>> states(2)
+    tensor([[0., 0.],
+            [0., 1.],
+            [1., 0.],
+            [1., 1.]], dtype=torch.float64)
     """
     stop = 2**units if stop is None else stop
     number = torch.arange(start, stop, device=device)

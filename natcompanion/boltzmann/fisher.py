@@ -59,6 +59,14 @@ def exact_fisher(rbm: RBM) -> torch.Tensor:
     Notes
     -----
     Source: boltzmann Sec. 3.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> exact_fisher(rbm)
+    tensor([[0.2500, 0.0000, 0.1250],
+            [0.0000, 0.2500, 0.1250],
+            [0.1250, 0.1250, 0.1875]])
     """
     return rbm.fisher()
 
@@ -76,6 +84,14 @@ def conditional_covariance(
         (n, D)
     weights
         (n,), summing to 1; by default 1/n each.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> conditional_covariance(rbm, torch.tensor([[1.0]]))  # h and v h = h vary
+    tensor([[0.0000, 0.0000, 0.0000],
+            [0.0000, 0.2500, 0.2500],
+            [0.0000, 0.2500, 0.2500]])
     """
     q = rbm.hidden_mean(v).double()
     weights = q.new_full((len(v),), 1 / len(v)) if weights is None else weights
@@ -94,9 +110,19 @@ def marginal_fisher(rbm: RBM) -> torch.Tensor:
 
     It is another matrix than the joint Fisher, and its rank is at most 2**D - 1.
 
+    Parameters
+    ----------
+    rbm : RBM
+
     Notes
     -----
     Source: boltzmann Sec. 2 (the definition with p(x), x the data).
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> marginal_fisher(rbm).diagonal()
+    tensor([0.2500, 0.0000, 0.0625])
     """
     check_enumerable(rbm.visible, rbm.hidden)
     v = states(rbm.visible, device=rbm.W.device)
@@ -107,6 +133,18 @@ def marginal_fisher(rbm: RBM) -> torch.Tensor:
 def log_likelihood_hessian(rbm: RBM, v: torch.Tensor) -> torch.Tensor:
     """Return the Hessian of the mean log-likelihood, E_data[Cov(g|v)] - G, (P, P); not -G, since h
     is hidden.
+
+    Parameters
+    ----------
+    rbm : RBM
+    v : Tensor, shape (n, D)
+        The data.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> log_likelihood_hessian(rbm, torch.tensor([[1.0]])).diagonal()
+    tensor([-0.2500,  0.0000,  0.0625])
     """
     return conditional_covariance(rbm, v) - exact_fisher(rbm)
 
@@ -120,6 +158,12 @@ class ExactFisherOperator:
         The machine; the hidden layer is enumerated.
     damping
         Added to the diagonal.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> ExactFisherOperator(rbm, damping=1.0) @ torch.tensor([1.0, 0.0, 0.0])
+    tensor([1.2500, 0.0000, 0.1250])
     """
 
     def __init__(self, rbm: RBM, damping: float = 0.0):
@@ -188,6 +232,14 @@ class SampledFisherOperator:
     Notes
     -----
     Divisor 1/n. Source: boltzmann Sec. 3 (G as a covariance).
+
+    Examples
+    --------
+    >>> v, h = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [1.0]])
+    >>> SampledFisherOperator(v, h).dense()
+    tensor([[0.2500, 0.2500, 0.2500],
+            [0.2500, 0.2500, 0.2500],
+            [0.2500, 0.2500, 0.2500]])
     """
 
     def __init__(self, v: torch.Tensor, h: torch.Tensor, damping: float = 0.0):

@@ -20,7 +20,19 @@ FRACTIONS = (0.001, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8)
 
 
 class Moments(NamedTuple):
-    """First and second moments of the activations: E[v] (D,), E[h] (H,), E[v h^T] (D, H)."""
+    """First and second moments of the activations: E[v] (D,), E[h] (H,), E[v h^T] (D, H).
+
+    Parameters
+    ----------
+    v : Tensor, shape (D,)
+    h : Tensor, shape (H,)
+    vh : Tensor, shape (D, H)
+
+    Examples
+    --------
+    >>> Moments(torch.tensor([0.5]), torch.tensor([0.5]), torch.tensor([[0.5]])).covariance
+    tensor([[0.2500]])
+    """
 
     v: torch.Tensor
     h: torch.Tensor
@@ -33,22 +45,53 @@ class Moments(NamedTuple):
 
 
 def model_moments(rbm: RBM) -> Moments:
-    """Return the exact moments under the model."""
+    """Return the exact moments under the model.
+
+    Parameters
+    ----------
+    rbm : RBM
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> model_moments(rbm).vh
+    tensor([[0.2500]])
+    """
     v, h, vh = rbm.statistics_mean().split([rbm.visible, rbm.hidden, rbm.visible * rbm.hidden])
     return Moments(v, h, vh.reshape(rbm.visible, rbm.hidden))
 
 
 def sample_moments(v: torch.Tensor, h: torch.Tensor) -> Moments:
-    """Return the moments of paired rows of ``v`` (n, D) and ``h`` (n, H), divisor 1/n."""
+    """Return the moments of paired rows of ``v`` (n, D) and ``h`` (n, H), divisor 1/n.
+
+    Parameters
+    ----------
+    v, h : Tensor, shapes (n, D) and (n, H)
+
+    Examples
+    --------
+    >>> sample_moments(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [1.0]])).vh
+    tensor([[0.5000]])
+    """
     return Moments(v.mean(0), h.mean(0), v.mT @ h / len(v))
 
 
 def covariances(rbm: RBM) -> dict[str, torch.Tensor]:
     """Return the exact model covariances ``"vv"`` (D, D), ``"hh"`` (H, H) and ``"vh"`` (D, H).
 
+    Parameters
+    ----------
+    rbm : RBM
+
     Notes
     -----
     Enumerates the hidden layer.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> covariances(rbm)["vv"]
+    tensor([[0.2500]])
     """
     check_enumerable(rbm.hidden, rbm.visible)
     mean_v, mean_h, _ = model_moments(RBM(*rbm.double()))
@@ -74,6 +117,16 @@ def natural_direction(rbm: RBM) -> torch.Tensor:
 
     The part for W is C itself: following the natural gradient of this penalty is a decay of the
     weights along C.
+
+    Parameters
+    ----------
+    rbm : RBM
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
+    >>> bool(natural_direction(rbm).abs().max() < 1e-6)  # v and h do not depend on each other
+    True
     """
     moments = model_moments(rbm)
     C = moments.covariance
@@ -93,6 +146,12 @@ def sampled_penalty_gradient(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     ----------
     v, h
         Samples from the model (n, D) and (n, H).
+
+    Examples
+    --------
+    >>> v = h = torch.tensor([[0.0], [1.0]])
+    >>> sampled_penalty_gradient(v, h)
+    tensor([0., 0., 0.])
     """
     moments = sample_moments(v, h)
     C = moments.covariance
@@ -121,6 +180,12 @@ class CovariancePenalty:
     -----
     Each gradient is Cov(g, q) for a quadratic function q of (v, h), summed over the hidden states.
     Source: boltzmann Sec. 4.1.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> float(CovariancePenalty("vv").value(rbm))  # the variance 1/4, squared
+    0.0625
     """
 
     def __init__(self, pair: str = "vh"):
@@ -189,11 +254,23 @@ def _check_gamma(gamma: float) -> None:
 def printed_difference(before: Moments, after: Moments) -> torch.Tensor:
     """Return the numerator of Eq. 4 as printed: the third term takes E[v] after the step, (D, H).
 
+    Parameters
+    ----------
+    before, after : Moments
+        At the steps t and t + 1.
+
     Notes
     -----
     The product rule wants E[v] before the step; the printed form is off by the product of the two
     changes, whose mean under sampling noise is -2 C / batch. Source: boltzmann Eq. 4 and the three
     displays after it.
+
+    Examples
+    --------
+    >>> before = Moments(torch.tensor([0.5]), torch.tensor([0.5]), torch.tensor([[0.25]]))
+    >>> after = Moments(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([[0.5]]))
+    >>> printed_difference(before, after)
+    tensor([[0.]])
     """
     change_v, change_h = after.v - before.v, after.h - before.h
     return after.vh - before.vh - torch.outer(change_v, after.h) - torch.outer(after.v, change_h)
@@ -202,6 +279,18 @@ def printed_difference(before: Moments, after: Moments) -> torch.Tensor:
 def product_rule_difference(before: Moments, after: Moments) -> torch.Tensor:
     """Return the change of cov(v, h) between two steps, (D, H); Eq. 4 with the product rule put
     right.
+
+    Parameters
+    ----------
+    before, after : Moments
+        At the steps t and t + 1.
+
+    Examples
+    --------
+    >>> before = Moments(torch.tensor([0.5]), torch.tensor([0.5]), torch.tensor([[0.25]]))
+    >>> after = Moments(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([[0.5]]))
+    >>> product_rule_difference(before, after)
+    tensor([[0.]])
     """
     return after.covariance - before.covariance
 
@@ -223,6 +312,13 @@ class PaperPenalty:
     Notes
     -----
     Source: boltzmann Eq. 4 and Sec. 5.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> penalty = PaperPenalty(window=2)
+    >>> penalty.update(model_moments(rbm))  # nothing has changed yet
+    tensor([[0.]])
     """
 
     def __init__(self, window: int = 15, *, rule: str = "printed"):
@@ -282,6 +378,12 @@ class ThresholdController:
     Notes
     -----
     Source: boltzmann Sec. 5.
+
+    Examples
+    --------
+    >>> rule = ThresholdController(threshold=0.01, fraction=0.05, gamma=0.5)
+    >>> rule.update(torch.tensor([[0.0, -0.3]]))  # half of the entries exceed it
+    0.55
     """
 
     def __init__(

@@ -46,6 +46,14 @@ class RBM:
     Exact sums run in double precision over the states of the smaller layer and are cast back.
     Sampling runs in the dtype of ``W`` (half precision: in float32). Source: boltzmann Sec. 3, Eq.
     1 to 3.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> rbm.log_partition()
+    tensor(1.3863)
+    >>> rbm.gradient(torch.tensor([[1.0]]))  # of the mean log-likelihood
+    tensor([0.5000, 0.0000, 0.2500])
     """
 
     def __init__(self, W: torch.Tensor, a: torch.Tensor, b: torch.Tensor):

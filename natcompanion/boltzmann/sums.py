@@ -11,7 +11,18 @@ from natcompanion.boltzmann.enumeration import check_enumerable, weighted_states
 
 
 def statistic_names(visible: int, hidden: int) -> list[str]:
-    """Return the names of the entries of g: v0, …, h0, …, v0h0, v0h1, …"""
+    """Return the names of the entries of g: v0, …, h0, …, v0h0, v0h1, …
+
+    Parameters
+    ----------
+    visible, hidden : int
+        D and H.
+
+    Examples
+    --------
+    >>> statistic_names(1, 2)
+    ['v0', 'h0', 'h1', 'v0h0', 'v0h1']
+    """
     v, h = [f"v{i}" for i in range(visible)], [f"h{j}" for j in range(hidden)]
     return v + h + [x + y for x in v for y in h]
 
@@ -21,6 +32,17 @@ def transpose_order(
 ) -> torch.Tensor:
     """Return the index that turns the vector of ``rbm.transpose()`` into the vector of ``rbm``,
     (P,).
+
+    Parameters
+    ----------
+    visible, hidden : int
+        D and H.
+    device : torch.device or str
+
+    Examples
+    --------
+    >>> transpose_order(2, 1)  # (h0, v0, v1, h0v0, h0v1) to (v0, v1, h0, v0h0, v1h0)
+    tensor([1, 2, 0, 3, 4])
     """
     pairs = torch.arange(visible * hidden, device=device).reshape(hidden, visible).mT.reshape(-1)
     first = torch.arange(visible, device=device) + hidden
@@ -30,6 +52,16 @@ def transpose_order(
 def conditional_statistics(h: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
     """Return E[g|h] = (m, h, vec(m h^T)) for each row; ``h`` (n, H), ``m`` = E[v|h] (n, D); result
     (n, P).
+
+    Parameters
+    ----------
+    h : Tensor, shape (n, H)
+    m : Tensor, shape (n, D)
+
+    Examples
+    --------
+    >>> conditional_statistics(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5]]))
+    tensor([[0.5000, 1.0000, 0.0000, 0.5000, 0.0000]])
     """
     return torch.cat([m, h, (m[:, :, None] * h[:, None, :]).flatten(1)], 1)
 
@@ -37,6 +69,18 @@ def conditional_statistics(h: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
 def pixel_blocks(visible: int, hidden: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
     """Return the positions in g of (v_i, v_i h_0, …, v_i h_{H-1}) for each visible unit i, (D, H +
     1).
+
+    Parameters
+    ----------
+    visible, hidden : int
+        D and H.
+    device : torch.device or str
+
+    Examples
+    --------
+    >>> pixel_blocks(2, 1)  # g = (v0, v1, h0, v0h0, v1h0)
+    tensor([[0, 3],
+            [1, 4]])
     """
     v = torch.arange(visible, device=device)[:, None]
     return torch.cat([v, visible + hidden + hidden * v + torch.arange(hidden, device=device)], 1)
@@ -48,6 +92,20 @@ def conditional_blocks(p: torch.Tensor, h: torch.Tensor, m: torch.Tensor) -> tor
     Given h the visible units are independent, so only statistics of one visible unit co-vary:
 
     .. math:: B_i = \sum_h p(h)\, m_i (1 - m_i)\, (1, h)(1, h)^T
+
+    Parameters
+    ----------
+    p : Tensor, shape (n,)
+        Probabilities of the hidden states.
+    h, m : Tensor, shapes (n, H) and (n, D)
+        The states, and the visible units' means given each.
+
+    Examples
+    --------
+    >>> one = torch.ones(1)
+    >>> conditional_blocks(one, one[:, None], 0.5 * one[:, None])  # a single hidden state
+    tensor([[[0.2500, 0.2500],
+             [0.2500, 0.2500]]])
     """
     one_h = torch.cat([torch.ones_like(h[:, :1]), h], 1)
     pairs = (one_h[:, :, None] * one_h[:, None, :]).flatten(1)

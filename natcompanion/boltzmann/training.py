@@ -15,10 +15,21 @@ WEIGHT_LIMIT = 1e3
 def check_weights(W: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> RBM:
     """Return the machine of these parameters in ``dtype``.
 
+    Parameters
+    ----------
+    W, a, b : Tensor, shapes (D, H), (D,) and (H,)
+    dtype : torch.dtype
+
     Raises
     ------
     Divergence
         If a number is not finite or a weight is larger than ``WEIGHT_LIMIT``.
+
+    Examples
+    --------
+    >>> check_weights(torch.tensor([[1e30]]), torch.zeros(1), torch.zeros(1), torch.float32)
+    Traceback (most recent call last):
+    natcompanion.whitening.adaptive.Divergence: ...
     """
     largest = float(W.abs().max())
     if not (
@@ -73,6 +84,14 @@ def cd_epoch(
     ValueError
         If the data are not (n, D), not finite or outside [0, 1], or ``batch_size`` or ``k`` is no
         integer >= 1.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(2, 1), torch.zeros(2), torch.zeros(1))
+    >>> data = torch.tensor([[1.0, 0.0]]).repeat(1000, 1)
+    >>> after = cd_epoch(rbm, data, generator=torch.Generator().manual_seed(0))
+    >>> after.a.sign()  # the first unit is on in the data, the second off
+    tensor([ 1., -1.])
     """
     _checks.non_negative(lr, "lr"), _checks.non_negative(weight_decay, "weight_decay")
     batch_size, k = _checks.whole(batch_size, "batch_size"), _checks.whole(k, "k")
@@ -163,6 +182,13 @@ class PersistentChains:
     ------
     ValueError
         If ``v`` is no matrix, not finite or outside [0, 1].
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.tensor([99.0]), torch.zeros(1))  # v is 1
+    >>> v, h = PersistentChains(torch.zeros(3, 1)).advance(rbm)
+    >>> v.mT
+    tensor([[1., 1., 1.]])
     """
 
     def __init__(self, v: torch.Tensor, *, generator: torch.Generator | None = None):

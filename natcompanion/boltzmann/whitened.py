@@ -42,6 +42,15 @@ def whitened_direction(
     Notes
     -----
     Source: boltzmann Sec. 4 (whitening parameters, only sketched there).
+
+    Examples
+    --------
+    >>> gradient, mean = torch.tensor([0.5, 0.0, 0.25]), torch.tensor([0.5])
+    >>> P = torch.tensor([[4.0]])
+    >>> torch.allclose(
+    ...     whitened_direction(gradient, mean, mean, P, P), torch.tensor([2.0, 0.0, 0.0])
+    ... )
+    True
     """
     D, H = len(mean_v), len(mean_h)
     d_v, d_h, d_vh = gradient.split([D, H, D * H])
@@ -51,7 +60,18 @@ def whitened_direction(
 
 
 def ridge_inverse(covariance: torch.Tensor, eps: float) -> torch.Tensor:
-    """Return (covariance + eps I)^-1 by eigendecomposition, as PRONG does periodically."""
+    """Return (covariance + eps I)^-1 by eigendecomposition, as PRONG does periodically.
+
+    Parameters
+    ----------
+    covariance : Tensor, shape (d, d)
+    eps : float
+
+    Examples
+    --------
+    >>> ridge_inverse(torch.tensor([[1.5]]), eps=0.5)
+    tensor([[0.5000]])
+    """
     values, vectors = torch.linalg.eigh(_checks.symmetric(covariance, "covariance"))
     return (vectors / (values.clamp_min(0) + _checks.positive(eps, "eps"))) @ vectors.mT
 
@@ -59,6 +79,21 @@ def ridge_inverse(covariance: torch.Tensor, eps: float) -> torch.Tensor:
 def exact_whitened_direction(rbm: RBM, gradient: torch.Tensor, eps: float = 0.01) -> torch.Tensor:
     """Return `whitened_direction` with the exact means and (ridge) inverse covariances of the
     model, (P,).
+
+    Parameters
+    ----------
+    rbm : RBM
+    gradient : Tensor, shape (P,)
+        Of the mean log-likelihood.
+    eps : float
+        Ridge of the covariances.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> gradient = torch.tensor([0.5, 0.0, 0.25])
+    >>> exact_whitened_direction(rbm, gradient, eps=0.25)[0]  # divided by 0.25 + 0.25
+    tensor(1.)
     """
     check_enumerable(rbm.hidden, rbm.visible)
     C, moments = covariances(rbm), model_moments(rbm)
@@ -69,6 +104,19 @@ def exact_whitened_direction(rbm: RBM, gradient: torch.Tensor, eps: float = 0.01
 def centred_direction(rbm: RBM, gradient: torch.Tensor) -> torch.Tensor:
     """Return the gradient of the centred parameters, in the canonical ones: exact model means, no
     whitening, (P,).
+
+    Parameters
+    ----------
+    rbm : RBM
+    gradient : Tensor, shape (P,)
+        Of the mean log-likelihood.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))  # four states, equally likely
+    >>> gradient = torch.tensor([0.5, 0.0, 0.25])
+    >>> torch.allclose(centred_direction(rbm, gradient), torch.tensor([0.5, 0.0, 0.0]))
+    True
     """
     moments = model_moments(rbm)
     eye: dict[str, Any] = {"dtype": rbm.W.dtype, "device": rbm.W.device}
@@ -82,10 +130,22 @@ def equivariant_step(
     """Return A after one serial whitening step towards A (covariance + eps I) A^T = I, of bounded
     relative size.
 
+    Parameters
+    ----------
+    A, covariance : Tensor, shape (d, d)
+    rate : float
+    eps : float
+        Ridge.
+
     Notes
     -----
     Source: boltzmann Sec. 4 (the rule of Cardoso and Laheld 1996, on a covariance instead of one
     sample).
+
+    Examples
+    --------
+    >>> equivariant_step(torch.eye(1), torch.eye(1), rate=0.5, eps=0.0)  # white already
+    tensor([[1.]])
     """
     M = A @ covariance @ A.mT + eps * A @ A.mT
     size = rate / (1 + rate * torch.linalg.matrix_norm(M, 2))
@@ -118,6 +178,15 @@ class LearnedWhitening:
     -----
     Feed it samples of the model (negative phase) with binary hidden states: the Fisher matrix is a
     model expectation.
+
+    Examples
+    --------
+    >>> whitening = LearnedWhitening(1, 1)
+    >>> v = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    >>> for _ in range(1000):
+    ...     whitening.update(v, v)
+    >>> bool((whitening.A**2 * (0.25 + 0.01) - 1).abs() < 0.05)  # the variance, and eps
+    True
     """
 
     def __init__(
@@ -172,6 +241,17 @@ class LearnedWhitening:
 def metric_cosine(G: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the cosine of the angle between two directions in the metric G: 1 if they are
     parallel.
+
+    Parameters
+    ----------
+    G : Tensor, shape (P, P)
+    first, second : Tensor, shape (P,)
+
+    Examples
+    --------
+    >>> G = torch.diag(torch.tensor([1.0, 3.0]))
+    >>> metric_cosine(G, torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0]))
+    0.5
     """
     inner = float(first @ G @ second)
     return inner / float((first @ G @ first).sqrt() * (second @ G @ second).sqrt())

@@ -75,6 +75,13 @@ def deformed_digits(
     ------
     ValueError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> images, labels = deformed_digits(3, start=2)
+    >>> again, _ = deformed_digits(5)
+    >>> torch.equal(images, again[2:])
+    True
     """
     n, start, size = (
         check.whole(n, "n", 1),

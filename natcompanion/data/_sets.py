@@ -114,6 +114,12 @@ def mnist(
     DataUnavailable
         If the full set is not on this machine and cannot be downloaded; the message says what to
         do.
+
+    Examples
+    --------
+    >>> images, labels = mnist(100, size=7)
+    >>> images.shape, labels.bincount()
+    (torch.Size([100, 7, 7]), tensor([10, 10, 10, 10, 10, 10, 10, 10, 10, 10]))
     """
     if full:
         return _idx_set(MNIST, n, size, split, seed, classes, folder, dtype)
@@ -144,6 +150,11 @@ def fashion_mnist(
     the folders below a data folder are ``fashion-mnist`` and ``FashionMNIST/raw``. Debian's package
     ``dataset-fashion-mnist`` is found without a setting.
 
+    Parameters
+    ----------
+    n, size, split, seed, classes, folder, dtype
+        As for :func:`natcompanion.data.mnist`.
+
     Returns
     -------
     images : Tensor, shape (n, size, size)
@@ -151,6 +162,12 @@ def fashion_mnist(
     labels : Tensor, shape (n,)
         0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag, 9
         ankle boot; int64.
+
+    Examples
+    --------
+    >>> fashion_mnist(folder="nowhere")
+    Traceback (most recent call last):
+    natcompanion.data._store.DataUnavailable: ...
     """
     return _idx_set(FASHION_MNIST, n, size, split, seed, classes, folder, dtype)
 
@@ -198,6 +215,11 @@ def cifar10(
     reads the binary version, ``cifar-10-binary.tar.gz`` or the ``.bin`` files from it; below a data
     folder they may lie in ``cifar-10`` or ``cifar-10-batches-bin``.
 
+    Parameters
+    ----------
+    n, size, split, seed, classes, folder, dtype
+        As for :func:`natcompanion.data.mnist`.
+
     Returns
     -------
     images : Tensor, shape (n, 3, size, size)
@@ -205,6 +227,12 @@ def cifar10(
     labels : Tensor, shape (n,)
         0 airplane, 1 automobile, 2 bird, 3 cat, 4 deer, 5 dog, 6 frog, 7 horse, 8 ship, 9 truck;
         int64.
+
+    Examples
+    --------
+    >>> cifar10(folder="nowhere")
+    Traceback (most recent call last):
+    natcompanion.data._store.DataUnavailable: ...
     """
     pixels, labels = load_cifar(folder)
     test = len(labels) // 6
@@ -235,12 +263,23 @@ def digits(
     Splits: 1,077 train, 360 validation, 360 test. The arguments are those of
     :func:`natcompanion.data.mnist`.
 
+    Parameters
+    ----------
+    n, split, seed, classes, dtype
+        As for :func:`natcompanion.data.mnist`.
+
     Returns
     -------
     images : Tensor, shape (n, 8, 8)
         Pixels in [0, 1].
     labels : Tensor, shape (n,)
         The digits, int64.
+
+    Examples
+    --------
+    >>> images, labels = digits(10, classes=(3, 5))
+    >>> images.shape, sorted(labels.tolist())
+    (torch.Size([10, 8, 8]), [3, 3, 3, 3, 3, 5, 5, 5, 5, 5])
     """
     from sklearn.datasets import load_digits  # slow to import
 

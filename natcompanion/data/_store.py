@@ -20,7 +20,15 @@ QUIET = 60  # seconds without a write after which an unfinished file counts as a
 
 
 class DataUnavailable(RuntimeError):
-    """A data set is neither in a local folder nor in the cache and could not be downloaded."""
+    """A data set is neither in a local folder nor in the cache and could not be downloaded.
+
+    Examples
+    --------
+    >>> from natcompanion.data import mnist
+    >>> mnist(full=True, folder="nowhere")
+    Traceback (most recent call last):
+    natcompanion.data._store.DataUnavailable: ...
+    """
 
 
 def cache_folder() -> Path:

@@ -78,6 +78,16 @@ class HessianFree(NaturalGradient):
         The solver starts at this multiple of the last direction.
 
     Source: revisiting Section 7.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> t = 3 * x + 1
+    >>> optimizer = HessianFree(model, Gaussian())
+    >>> losses = [optimizer.step(x, t) for _ in range(20)]
+    >>> bool(losses[-1] - Gaussian().nll(t, t).mean() < 1e-6)
+    True
     """
 
     def __init__(
@@ -132,6 +142,16 @@ class KrylovSubspaceDescent(NaturalGradient):
         Also ``metric`` and ``parameters``.
 
     Source: revisiting Section 7.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> t = 3 * x + 1
+    >>> optimizer = KrylovSubspaceDescent(model, Gaussian(), dimension=2)
+    >>> _ = optimizer.step(x, t)
+    >>> bool(optimizer.last.loss_after - Gaussian().nll(t, t).mean() < 1e-6)
+    True
     """
 
     def __init__(

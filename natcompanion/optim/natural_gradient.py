@@ -46,6 +46,17 @@ class Step:
         Of the solver, as in :class:`natcompanion.solvers.Solution`.
     accepted : bool
         Whether the parameters moved. If not, they are as before.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> t = 3 * x + 1
+    >>> optimizer = NaturalGradient(model, Gaussian(), lr=1.0)
+    >>> _ = optimizer.step(x, t)
+    >>> step = optimizer.last
+    >>> step.accepted, step.iterations <= 2, step.reason.name
+    (True, True, 'CONVERGED')
     """
 
     loss: float
@@ -130,6 +141,16 @@ class NaturalGradient(Preconditioned):
     MINRES-QLP as in the text, ``solver=conjugate_gradient`` gives the algorithm as printed.
     ``state_dict`` holds all that the next step needs beside the model. Source: revisiting Eq. 8,
     Section 8.3.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> t = 3 * x + 1
+    >>> optimizer = NaturalGradient(model, Gaussian(), lr=1.0, damping=0.0)
+    >>> _ = optimizer.step(x, t)  # a quadratic takes one step
+    >>> torch.allclose(model.weight, 3 * torch.ones(1, 1).double(), rtol=1e-3)
+    True
     """
 
     def __init__(

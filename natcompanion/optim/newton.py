@@ -28,12 +28,32 @@ def loss_hessian(
 
     Unlike the Fisher matrix it needs targets and may have negative eigenvalues.
 
+    Parameters
+    ----------
+    model : Module
+        From (n, ...) to (n, o).
+    x : Tensor, shape (n, ...)
+    t : Tensor
+        The targets, as the likelihood wants them.
+    likelihood : Likelihood
+    parameters : iterable, optional
+        Parameters or their names, if not all trainable ones.
+
     Raises
     ------
     ValueError
         If there are more than 5000 parameters, or the batch does not fit the model.
 
     Source: revisiting Section 4.2.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> t = 3 * x + 1
+    >>> loss_hessian(model, x, t, Gaussian())
+    tensor([[0.6667, 0.0000],
+            [0.0000, 1.0000]], dtype=torch.float64)
     """
     f = ModelFunction(model, parameters)
     x = f.check(x)
@@ -72,6 +92,16 @@ class Newton(NaturalGradient):
         Step size; 1 is Newton's own.
 
     Source: revisiting Sections 4 and 4.2.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> t = 3 * x + 1
+    >>> optimizer = Newton(model, Gaussian(), damping=0.0)
+    >>> _ = optimizer.step(x, t)
+    >>> torch.allclose(model.weight, 3 * torch.ones(1, 1).double())  # a quadratic takes one step
+    True
     """
 
     def __init__(

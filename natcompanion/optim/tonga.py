@@ -36,6 +36,16 @@ class TONGA(NaturalGradient):
     Notes
     -----
     Source: revisiting Section 4.1, Eq. 12 and 13.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> model, x = nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> t = 3 * x + 1
+    >>> optimizer = TONGA(model, Gaussian(), lr=0.1, damping=1.0)
+    >>> _ = optimizer.step(x, t)
+    >>> optimizer.last.accepted, optimizer.last.loss_after < optimizer.last.loss
+    (True, True)
     """
 
     def __init__(

@@ -28,6 +28,11 @@ class Work:
         The products with the inverse covariances in one update.
     inverse : float
         One Cholesky factor and inverse of the covariance of every layer.
+
+    Examples
+    --------
+    >>> Work(forward=2.0, backward=4.0, statistics=1.0, precondition=3.0, inverse=5.0).forward
+    2.0
     """
 
     forward: float
@@ -54,6 +59,12 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
     ValueError
         If it is not one image, nothing is to be trained, or there are whitened layers, which need
         other products.
+
+    Examples
+    --------
+    >>> work = work_per_image(nn.Linear(10, 5, bias=False), torch.zeros(1, 10), batch=1)
+    >>> work.forward  # a multiplication and an addition for each weight
+    100.0
     """
     check.positive(batch, "batch")
     if image.ndim < 2 or len(image) != 1:
@@ -101,7 +112,20 @@ def work_per_image(model: nn.Module, image: torch.Tensor, batch: int) -> Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """The arithmetic of a training run, from :func:`training_cost`; every input is an attribute."""
+    """The arithmetic of a training run, from :func:`training_cost`; every input is an attribute.
+
+    Parameters
+    ----------
+    work, images, epochs, batch, period, sample_size, flops_per_second
+        As for :func:`training_cost`.
+
+    Examples
+    --------
+    >>> work = Work(forward=1.0, backward=2.0, statistics=1.0, precondition=0.0, inverse=0.0)
+    >>> plan = {"images": 100, "epochs": 2, "batch": 10, "period": 5, "sample_size": 10}
+    >>> Cost(work, **plan, flops_per_second=1.0).updates
+    20
+    """
 
     work: Work
     images: int
@@ -192,6 +216,14 @@ def training_cost(
     ------
     ValueError
         On numbers out of range, or a plan without an update.
+
+    Examples
+    --------
+    >>> work = Work(forward=1.0, backward=2.0, statistics=1.0, precondition=0.0, inverse=0.0)
+    >>> plan = {"images": 100, "epochs": 2, "batch": 10, "period": 5, "sample_size": 10}
+    >>> cost = training_cost(work, **plan, flops_per_second=1.0)
+    >>> cost.updates, cost.renewals, cost.gradients
+    (20, 4, 600.0)
     """
     numbers: dict[str, Any] = {
         "images": images,

@@ -13,6 +13,21 @@ def example_folder(
     ``path/val/CLASS``.
 
     ``images`` per class for training, a quarter of that for validation. Returns ``path``.
+
+    Parameters
+    ----------
+    path : Path
+    classes, images, size : int
+        Number of classes, images for each, and their side in pixels.
+    seed : int
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = example_folder(Path(name), classes=2, images=4)
+    ...     len(list(folder.glob("train/*/*"))), len(list(folder.glob("val/*/*")))
+    (8, 2)
     """
     random = np.random.default_rng(seed)
     colours = random.uniform(40, 215, (classes, 3))

@@ -19,10 +19,28 @@ class Images(Dataset):
     it is a crop of random place, size and shape, mirrored at random, which depends on (seed, epoch,
     i) alone.
 
+    Parameters
+    ----------
+    folder : Path
+    size : int
+        Side of the tensors in pixels.
+    augment : bool
+    seed : int
+
     Raises
     ------
     ValueError
         If the folder has no images; when an image cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from natcompanion.recipes import example_folder
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = example_folder(Path(name), classes=2, images=4)
+    ...     image, label = Images(folder / "train", size=8)[0, 7]
+    >>> image.shape, label
+    (torch.Size([3, 8, 8]), 1)
     """
 
     def __init__(self, folder: Path, size: int, augment: bool = False, seed: int = 0) -> None:

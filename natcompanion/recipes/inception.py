@@ -60,6 +60,11 @@ class Inception(nn.Module):
     classes : int
     width : float
         Scales the number of feature maps; 1 gives 4.4 million parameters for 1,000 classes.
+
+    Examples
+    --------
+    >>> Inception(classes=5, width=0.125)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 5])
     """
 
     def __init__(self, classes: int, width: float = 1.0) -> None:

@@ -220,10 +220,24 @@ class Trainer:
 def train(settings: Settings) -> dict[str, Any]:
     """Train, or go on, and return the last step, its loss, and the last validation error.
 
+    Parameters
+    ----------
+    settings : Settings
+
     Raises
     ------
     ValueError
         On a folder or settings that do not fit; if the loss is not finite.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from natcompanion.recipes import example_folder
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = example_folder(Path(name) / "images", classes=2, images=4)
+    ...     small = {"size": 32, "width": 0.125, "batch": 4, "steps": 1, "sample_size": 4}
+    ...     train(Settings(folder, Path(name) / "run", **small))["step"]
+    1
     """
     trainer, checkpoint = Trainer(settings), settings.output / "checkpoint.pt"
     if checkpoint.exists():

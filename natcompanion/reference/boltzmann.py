@@ -13,6 +13,17 @@ from torch import Tensor
 def rbm_joint(W: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return every pair of states ``v`` (n, D), ``h`` (n, H), its probability (n,), and log Z; n =
     2^(D + H).
+
+    Parameters
+    ----------
+    W, a, b : Tensor, shapes (D, H), (D,) and (H,)
+
+    Examples
+    --------
+    >>> W, a, b = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1)  # four states, equally likely
+    >>> v, h, p, log_z = rbm_joint(W, a, b)
+    >>> p
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     D, H = W.shape
     pairs = W.new_tensor(list(itertools.product([0.0, 1.0], repeat=D + H)))
@@ -23,14 +34,35 @@ def rbm_joint(W: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def rbm_statistics(v: Tensor, h: Tensor) -> Tensor:
-    """Return g = (v, h, vec(v hᵀ)) of each row, (n, P)."""
+    """Return g = (v, h, vec(v hᵀ)) of each row, (n, P).
+
+    Parameters
+    ----------
+    v, h : Tensor, shapes (n, D) and (n, H)
+
+    Examples
+    --------
+    >>> rbm_statistics(torch.tensor([[1.0]]), torch.tensor([[0.0, 1.0]]))
+    tensor([[1., 0., 1., 0., 1.]])
+    """
     return torch.stack(
         [torch.cat([x, y, torch.outer(x, y).reshape(-1)]) for x, y in zip(v, h, strict=True)]
     )
 
 
 def rbm_fisher(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Return the covariance of g under the model, one pair of states after the other; (P, P)."""
+    """Return the covariance of g under the model, one pair of states after the other; (P, P).
+
+    Parameters
+    ----------
+    W, a, b : Tensor, shapes (D, H), (D,) and (H,)
+
+    Examples
+    --------
+    >>> W, a, b = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1)  # four states, equally likely
+    >>> rbm_fisher(W, a, b).diagonal()
+    tensor([0.2500, 0.2500, 0.1875])
+    """
     v, h, p, _ = rbm_joint(W, a, b)
     g = rbm_statistics(v, h)
     mean = p @ g
@@ -38,7 +70,18 @@ def rbm_fisher(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def rbm_covariance(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Return cov(v, h) under the model, (D, H); differentiable."""
+    """Return cov(v, h) under the model, (D, H); differentiable.
+
+    Parameters
+    ----------
+    W, a, b : Tensor, shapes (D, H), (D,) and (H,)
+
+    Examples
+    --------
+    >>> W, a, b = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1)  # four states, equally likely
+    >>> rbm_covariance(W, a, b)
+    tensor([[0.]])
+    """
     v, h, p, _ = rbm_joint(W, a, b)
     return (p[:, None] * (v - p @ v)).mT @ (h - p @ h)
 
@@ -46,6 +89,17 @@ def rbm_covariance(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def rbm_log_likelihood(W: Tensor, a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     """Return the mean of log p(v) over the rows of ``x`` (n, D), which must be binary;
     differentiable.
+
+    Parameters
+    ----------
+    W, a, b : Tensor, shapes (D, H), (D,) and (H,)
+    x : Tensor, shape (n, D)
+
+    Examples
+    --------
+    >>> W, a, b = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1)  # four states, equally likely
+    >>> rbm_log_likelihood(W, a, b, torch.ones(1, 1)).exp()
+    tensor(0.5000)
     """
     v, _, p, _ = rbm_joint(W, a, b)
     return torch.stack([p[(v == row).all(1)].sum().log() for row in x]).mean()
@@ -70,6 +124,12 @@ def hidden_state_fisher(W: Tensor, a: Tensor, b: Tensor) -> Tensor:
     Notes
     -----
     Source: boltzmann Sec. 3.
+
+    Examples
+    --------
+    >>> W, a, b = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1)  # four states, equally likely
+    >>> hidden_state_fisher(W, a, b).diagonal()
+    tensor([0.2500, 0.2500, 0.1875])
     """
     D, H = W.shape
     states = W.new_tensor(list(itertools.product([0.0, 1.0], repeat=H)))  # the 2^H states of h
@@ -98,6 +158,13 @@ def equation_4(before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> Tensor:
     -----
     Source: boltzmann Eq. 4 and the three displays after it. The product rule would have E[v] of
     step t in the third term.
+
+    Examples
+    --------
+    >>> one, two = torch.ones(1), 2 * torch.ones(1)
+    >>> moments = one, one, torch.eye(1)
+    >>> equation_4(moments, moments)
+    tensor([[0.]])
     """
     (v_t, h_t, vh_t), (v_t1, h_t1, vh_t1) = before, after
     return vh_t1 - vh_t - torch.outer(v_t1 - v_t, h_t1) - torch.outer(v_t1, h_t1 - h_t)
@@ -107,10 +174,22 @@ def next_gamma(gamma: float, penalty: Tensor, v: float, p: float) -> float:
     """Return the weight of the penalty after one step: up if more than the fraction p of the
     entries exceeds v in size, else down; trimmed between 0.00001 and 1.
 
+    Parameters
+    ----------
+    gamma : float
+    penalty : Tensor, shape (D, H)
+    v, p : float
+        Threshold and fraction.
+
     Notes
     -----
     Source: boltzmann Sec. 5. The factors of a step are not given; 1.1 and 0.9 are ours, and so is
     taking absolute values.
+
+    Examples
+    --------
+    >>> next_gamma(0.5, torch.tensor([[0.0, -0.3]]), v=0.01, p=0.05)
+    0.55
     """
     share = float((penalty.abs() > v).double().mean())
     return min(max(gamma * (1.1 if share > p else 0.9), 0.00001), 1.0)
@@ -147,6 +226,14 @@ def natural_boltzmann_scheme(
     -----
     Source: boltzmann Eqs. 1 to 4 and Sec. 5; the moments of the model are those of the
     reconstruction, by probabilities.
+
+    Examples
+    --------
+    >>> W, a, b = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1)  # four states, equally likely
+    >>> batch = torch.ones(1, 1), torch.full((1, 1), 0.3), torch.full((1, 1), 0.3)
+    >>> steps = natural_boltzmann_scheme(W, a, b, [batch] * 2, 0.001, 0.05, alpha=0.1)
+    >>> [W.shape for W, a, b, gamma in steps]
+    [torch.Size([1, 1]), torch.Size([1, 1])]
     """
     last: tuple | None = None
     terms: list[torch.Tensor] = []

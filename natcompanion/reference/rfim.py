@@ -25,6 +25,21 @@ def brute_force_rfim(
     the rest of the network; ``theta`` has any shape and P elements. For a continuous response, the
     responses are a grid, and ``volume`` is that of one of its cells. The three forms are E[g gᵀ],
     -E[Hessian], and 4 ∫ ∂√p ∂√pᵀ.
+
+    Parameters
+    ----------
+    response_log_prob : callable
+    theta : Tensor, P elements
+    responses : Tensor, shape (k, ...)
+    volume : float
+    form : "scores", "curvature" or "roots"
+
+    Examples
+    --------
+    >>> def bit(theta, y):  # log-probability of y under a coin of bias theta
+    ...     return torch.nn.functional.logsigmoid(theta * (2 * y[:, 0] - 1))
+    >>> brute_force_rfim(bit, torch.zeros(1), torch.tensor([[0.0], [1.0]]))
+    tensor([[0.2500]])
     """
 
     def log_prob(flat: torch.Tensor) -> torch.Tensor:
@@ -50,6 +65,18 @@ def activation(
 ) -> torch.Tensor:
     """Return f(t) by the book's definition, without care for large ``t``. Source: rfim Eq. 34, 38,
     15, 40 and 42.
+
+    Parameters
+    ----------
+    name : "linear", "tanh", "sigmoid", "relu" or "elu"
+    t : Tensor
+    iota, omega, alpha : float
+        As for :func:`natcompanion.relative.nu`.
+
+    Examples
+    --------
+    >>> activation("relu", torch.tensor([-1.0, 2.0]), iota=0.5)
+    tensor([-0.5000,  2.0000])
     """
     match name:
         case "linear":
@@ -75,6 +102,18 @@ def responses(
 
     Gaussian responses are a grid with step 0.7 sigma that reaches 9 sigma beyond means of modulus
     ``largest``. The trapezoidal rule on it is exact to float64.
+
+    Parameters
+    ----------
+    name : "linear", "tanh", "sigmoid", "relu" or "elu"
+    units : int
+    sigma, largest : float
+
+    Examples
+    --------
+    >>> responses("sigmoid", units=1)
+    (tensor([[0.],
+            [1.]], dtype=torch.float64), 1.0)
     """
     if name in ("tanh", "sigmoid"):
         return all_states(units, (-1.0, 1.0) if name == "tanh" else (0.0, 1.0)), 1.0
@@ -91,6 +130,20 @@ def layer_log_prob(
 
     ``W`` (m, D + 1) has the biases last, ``x`` (D,) is one input. Source: rfim Eq. 11, 13, 15, 19,
     64 and 71.
+
+    Parameters
+    ----------
+    W : Tensor, shape (m, D + 1)
+    x : Tensor, shape (D,)
+    y : Tensor, shape (k, m)
+    name : "linear", "tanh", "sigmoid", "relu" or "elu"
+    sigma, **shape : float
+        As for :func:`natcompanion.relative.nu`.
+
+    Examples
+    --------
+    >>> layer_log_prob(torch.zeros(2, 2), torch.ones(1), torch.ones(1, 2), "sigmoid").exp()
+    tensor([0.2500])
     """
     mean = activation(name, W @ torch.cat([x, x.new_ones(1)]), **shape)
     match name:
@@ -114,13 +167,40 @@ def two_layer_log_prob(
 ) -> torch.Tensor:
     """Return log p(y | W, C, x) of each response (k, o) of a layer ``C`` (o, m) on h = f(W x̃).
     Source: rfim Section 3.3.
+
+    Parameters
+    ----------
+    W, C : Tensor, shapes (m, D + 1) and (o, m)
+    x : Tensor, shape (D,)
+    y : Tensor, shape (k, o)
+    name : "linear", "tanh", "sigmoid", "relu" or "elu"
+    sigma, **shape : float
+        As for :func:`natcompanion.relative.nu`.
+
+    Examples
+    --------
+    >>> W, C, x, y = torch.zeros(1, 2), torch.zeros(2, 1), torch.ones(1), torch.ones(1, 2)
+    >>> two_layer_log_prob(W, C, x, y, "sigmoid").exp()
+    tensor([0.2500])
     """
     h = activation(name, W @ torch.cat([x, x.new_ones(1)]), **shape)
     return layer_log_prob(torch.cat([C, C.new_zeros(len(C), 1)], 1), h, y, name, sigma, **shape)
 
 
 def softmax_log_prob(W: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return log p(y | W, x) of each class number ``y`` (k,). Source: rfim Eq. 24 and 75."""
+    """Return log p(y | W, x) of each class number ``y`` (k,). Source: rfim Eq. 24 and 75.
+
+    Parameters
+    ----------
+    W : Tensor, shape (m, D + 1)
+    x : Tensor, shape (D,)
+    y : Tensor, shape (k,)
+
+    Examples
+    --------
+    >>> softmax_log_prob(torch.zeros(4, 2), torch.ones(1), torch.tensor([2])).exp()
+    tensor([0.2500])
+    """
     scores = torch.exp(W @ torch.cat([x, x.new_ones(1)]))
     return torch.log(scores / scores.sum())[y]
 
@@ -132,6 +212,19 @@ def stochastic_log_prob(
     layers; (2^m, k).
 
     ``W`` (m, D + 1) and ``V`` (o, m + 1). Its ``logsumexp(0)`` is log p(y | x). Source: rfim Eq. 4.
+
+    Parameters
+    ----------
+    W, V : Tensor, shapes (m, D + 1) and (o, m + 1)
+    x : Tensor, shape (D,)
+    y : Tensor, shape (k, o)
+
+    Examples
+    --------
+    >>> W, x = torch.zeros(1, 2).double(), torch.ones(1).double()
+    >>> stochastic_log_prob(W, W, x, x[:, None]).exp()
+    tensor([[0.2500],
+            [0.2500]], dtype=torch.float64)
     """
     states = all_states(len(W), (0.0, 1.0))
     first = layer_log_prob(W, x, states, "sigmoid")
@@ -165,6 +258,21 @@ def running_rfim(
 
     ``w`` (D + 1,) are its weights, ``x`` (n, D + 1) its inputs with a 1 last, and ``nu`` gives
     ν_f at w·x. Source: rfim Eq. 32.
+
+    Parameters
+    ----------
+    G : Tensor, shape (D + 1, D + 1)
+    w : Tensor, shape (D + 1,)
+    x : Tensor, shape (n, D + 1)
+    nu : callable
+    lam, eps : float
+
+    Examples
+    --------
+    >>> G, w, x = torch.zeros(2, 2), torch.zeros(2), torch.tensor([[2.0, 1.0]])
+    >>> running_rfim(G, w, x, torch.ones_like, lam=0.5, eps=0.0)
+    tensor([[2.0000, 1.0000],
+            [1.0000, 0.5000]])
     """
     mean = sum(nu(w @ x_i) * torch.outer(x_i, x_i) for x_i in x) / len(x)
     I = torch.eye(len(w), dtype=w.dtype)
@@ -188,6 +296,25 @@ def rngd(
     ``W`` holds one matrix (m, D + 1) a layer, biases last; ``cost`` is E of outputs and labels. The
     first and the last layer have the metric of a linear layer, ν = 1. The step size γ is missing in
     the paper. Source: rfim Section 5.2, Eqs. 31 to 33.
+
+    Parameters
+    ----------
+    W : list of Tensor, shapes (m, D + 1)
+    batches : iterable of pairs of Tensor
+    cost, f, nu : callable
+    gamma, lam, eps : float
+    T : int
+        Steps between inversions.
+
+    Examples
+    --------
+    >>> W, x = [torch.zeros(1, 2)], torch.tensor([[-1.0], [1.0]])
+    >>> def cost(y, t):
+    ...     return (y - t).square().mean() / 2
+    >>> numbers = {"gamma": 1.0, "lam": 0.0, "eps": 0.0, "T": 1}
+    >>> (W,) = rngd(W, [(x, 3 * x)], cost, torch.tanh, torch.ones_like, **numbers)
+    >>> torch.allclose(W, torch.tensor([[3.0, 0.0]]))
+    True
     """
     E = lambda W, x, y: cost(forward(W, x, f)[1], y)
     G = [torch.eye(w.shape[1], dtype=w.dtype).repeat(len(w), 1, 1) for w in W]
@@ -213,6 +340,17 @@ def energy_distance(p: torch.Tensor, q: torch.Tensor, distance: torch.Tensor) ->
 
     X and X' have the probabilities ``p`` (k,), Y and Y' have ``q``; ``distance`` is (k, k). Source:
     rfim Section 6.
+
+    Parameters
+    ----------
+    p, q : Tensor, shape (k,)
+    distance : Tensor, shape (k, k)
+
+    Examples
+    --------
+    >>> apart = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> energy_distance(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), apart)
+    tensor(2.)
     """
     return 2 * p @ distance @ q - p @ distance @ p - q @ distance @ q
 
@@ -227,6 +365,18 @@ def energy_information(
 
     ``probabilities(theta)`` gives those of k points, ``distance`` is (k, k): E = -Σ_ab d(a, b)
     ∂p(a) ∂p(b)ᵀ. Source: rfim Section 6.
+
+    Parameters
+    ----------
+    probabilities : callable
+    theta : Tensor, shape (P,)
+    distance : Tensor, shape (k, k)
+
+    Examples
+    --------
+    >>> apart = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> energy_information(lambda p: torch.cat([p, 1 - p]), torch.tensor([0.5]), apart)
+    tensor([[2.]])
     """
     p = torch.func.jacrev(probabilities)(theta)
     return -torch.einsum("ab,ai,bj->ij", distance, p, p)

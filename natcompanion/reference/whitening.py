@@ -48,6 +48,18 @@ def descend_in_phi(
 
     Source: whitening Section 1.4, Eqs. 17 and 18.
 
+    Parameters
+    ----------
+    J : callable
+        The objective, from theta (P,) to a number; differentiable.
+    theta : Tensor, shape (P,)
+        Where the descent starts.
+    G : callable
+        The metric (P, P) at theta.
+    eta : float
+        The step size.
+    steps : int
+
     Examples
     --------
     >>> descend_in_phi(lambda t: 8 * t @ t, torch.ones(1), lambda t: 16 * torch.eye(1), 0.5, 2)
@@ -60,13 +72,35 @@ def descend_in_phi(
 
 
 def all_states(n: int, values: tuple[float, float]) -> torch.Tensor:
-    """Return all 2**n states of n units, the first unit changing slowest; (2**n, n)."""
+    """Return all 2**n states of n units, the first unit changing slowest; (2**n, n).
+
+    Parameters
+    ----------
+    n : int
+    values : pair of float
+
+    Examples
+    --------
+    >>> all_states(2, (-1.0, 1.0)).tolist()
+    [[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]]
+    """
     return torch.tensor(list(itertools.product(values, repeat=n)), dtype=torch.float64)
 
 
 def pair_energy(theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return E of one state: minus couplings (pairs i < j in order) and biases, one term after the
     other.
+
+    Parameters
+    ----------
+    theta : Tensor, shape (n (n - 1) / 2 + n,)
+        Couplings and biases.
+    x : Tensor, shape (n,)
+
+    Examples
+    --------
+    >>> float(pair_energy(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([1.0, 1.0])))
+    -2.0
     """
     pairs = list(itertools.combinations(range(len(x)), 2))
     energy = torch.zeros((), dtype=theta.dtype)
@@ -78,7 +112,20 @@ def pair_energy(theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def boltzmann_probabilities(theta: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """Return exp(-E) / Z of every state, one after the other."""
+    """Return exp(-E) / Z of every state, one after the other.
+
+    Parameters
+    ----------
+    theta : Tensor, shape (n (n - 1) / 2 + n,)
+        Couplings and biases.
+    states : Tensor, shape (k, n)
+
+    Examples
+    --------
+    >>> states = all_states(2, (-1.0, 1.0))
+    >>> boltzmann_probabilities(torch.zeros(3, dtype=states.dtype), states).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
     weights = torch.stack([torch.exp(-pair_energy(theta, x)) for x in states])
     return weights / weights.sum()
 
@@ -86,6 +133,18 @@ def boltzmann_probabilities(theta: torch.Tensor, states: torch.Tensor) -> torch.
 def gibbs_matrix(theta: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     """Return T with T[a, b] the probability that one Gibbs sweep, units in order, goes from state a
     to state b.
+
+    Parameters
+    ----------
+    theta : Tensor, shape (n (n - 1) / 2 + n,)
+        Couplings and biases.
+    states : Tensor, shape (2**n, n)
+
+    Examples
+    --------
+    >>> states = all_states(1, (-1.0, 1.0))
+    >>> gibbs_matrix(torch.zeros(1, dtype=states.dtype), states).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
     """
     q, sweep = boltzmann_probabilities(theta, states), torch.eye(len(states), dtype=states.dtype)
     for unit in range(states.shape[1]):
@@ -100,6 +159,18 @@ def minimum_probability_flow(
 ) -> torch.Tensor:
     """Return the mean over the data ``x`` (m, n) of the sum over single flips of exp((E(x) -
     E(flipped)) / 2).
+
+    Parameters
+    ----------
+    theta : Tensor, shape (n (n - 1) / 2 + n,)
+        Couplings and biases.
+    x : Tensor, shape (m, n)
+    values : pair of float
+
+    Examples
+    --------
+    >>> float(minimum_probability_flow(torch.zeros(3), torch.ones(1, 2), (-1.0, 1.0)))  # two flips
+    2.0
     """
     total = torch.zeros((), dtype=x.dtype)
     for state in x:

@@ -74,6 +74,11 @@ def nu(
     ValueError
         If the activation is unknown, ``a`` is not a finite floating-point tensor, or an option is
         out of its range. An option that the activation does not have is ignored.
+
+    Examples
+    --------
+    >>> nu("sigmoid", torch.zeros(1)), nu("tanh", torch.zeros(1))
+    (tensor([0.2500]), tensor([1.]))
     """
     name = _checked(activation, a, sigma=sigma, iota=iota, omega=omega, alpha=alpha)
     return _nu(name, _wide(a), sigma=sigma, iota=iota, omega=omega, alpha=alpha).to(a.dtype)
@@ -95,6 +100,19 @@ def activate(
 
     and hard for ``omega=0``. Source: rfim Eq. 34, 38, 40 (with the :math:`\iota` of the first
     exponent) and 42.
+
+    Parameters
+    ----------
+    activation : "linear", "tanh", "sigmoid", "relu" or "elu"
+    a : Tensor
+        Pre-activations, any shape.
+    iota, omega, alpha : float
+        As for :func:`nu`.
+
+    Examples
+    --------
+    >>> activate("relu", torch.tensor([-1.0, 2.0]), iota=0.5)
+    tensor([-0.5000,  2.0000])
     """
     name = _checked(activation, a, iota=iota, omega=omega, alpha=alpha)
     return _activate(name, _wide(a), iota=iota, omega=omega, alpha=alpha).to(a.dtype)
@@ -111,6 +129,19 @@ def slope(
     r"""Return the derivative :math:`f'(a)`, elementwise; arguments and errors as for :func:`nu`.
 
     Source: rfim Eq. 37, 39, 41 and 43.
+
+    Parameters
+    ----------
+    activation : "linear", "tanh", "sigmoid", "relu" or "elu"
+    a : Tensor
+        Pre-activations, any shape.
+    iota, omega, alpha : float
+        As for :func:`nu`.
+
+    Examples
+    --------
+    >>> slope("relu", torch.tensor([-1.0, 2.0]), iota=0.5)
+    tensor([0.5000, 1.0000])
     """
     name = _checked(activation, a, iota=iota, omega=omega, alpha=alpha)
     return _slope(name, _wide(a), iota=iota, omega=omega, alpha=alpha).to(a.dtype)

@@ -14,6 +14,16 @@ def relative_damping(G: torch.Tensor, eps: float = 1e-2) -> float:
     (D, D).
 
     Source: rfim Section 5.1, after Eq. 30.
+
+    Parameters
+    ----------
+    G : Tensor, shape (D, D)
+    eps : float
+
+    Examples
+    --------
+    >>> relative_damping(torch.diag(torch.tensor([1.0, 3.0])), eps=0.5)
+    1.0
     """
     return check.non_negative(eps, "eps") * float(check.square(G, "G").detach().diagonal().mean())
 
@@ -53,6 +63,13 @@ def neuron_step(
     Notes
     -----
     Source: rfim Eq. 28 to 30.
+
+    Examples
+    --------
+    >>> w, x, y = torch.zeros(2), torch.tensor([[-1.0], [1.0]]), torch.tensor([0.0, 1.0])
+    >>> step = neuron_step(w, x, y, eps=1.0)  # the metric is I / 4, and so is the damping
+    >>> torch.allclose(step, torch.tensor([1.0, 0.0]))
+    True
     """
     if check.floating(w, "w").ndim != 1:
         raise ValueError(
@@ -79,6 +96,12 @@ def sharp_ratio(costs: torch.Tensor, tau: float) -> tuple[float, float]:
     The divisor of the variance is the number of costs. The paper speaks of a "ratio" but gives
     these two numbers.
 
+    Parameters
+    ----------
+    costs : Tensor, shape (M,)
+    tau : float
+        In (0, 1].
+
     Raises
     ------
     ValueError
@@ -87,6 +110,11 @@ def sharp_ratio(costs: torch.Tensor, tau: float) -> tuple[float, float]:
     Notes
     -----
     Source: rfim Section 5.2, the table beside Figure 5.
+
+    Examples
+    --------
+    >>> sharp_ratio(torch.tensor([9.0, 9.0, 1.0, 3.0]), tau=0.5)
+    (2.0, 1.0)
     """
     if check.floating(costs, "costs").ndim != 1:
         raise ValueError(f"costs: expected one number an iteration, got shape {tuple(costs.shape)}")

@@ -19,10 +19,19 @@ def activation_of(module: nn.Module | None) -> tuple[str, Options]:
     """Return the name and the options (see :func:`nu`) of a torch activation; no module is
     "linear".
 
+    Parameters
+    ----------
+    module : Module or None
+
     Raises
     ------
     ValueError
         If it is not one of Tanh, Sigmoid, ReLU, LeakyReLU, ELU and Identity.
+
+    Examples
+    --------
+    >>> activation_of(nn.LeakyReLU(0.5)), activation_of(None)
+    (('relu', {'iota': 0.5}), ('linear', {}))
     """
     match module:
         case None | nn.Identity():
@@ -74,6 +83,13 @@ def network_rfim(
     Notes
     -----
     Source: rfim Eq. 9, 23, 25 and Section 4.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 1))
+    >>> network_rfim(model, torch.tensor([[1.0], [2.0]]), Gaussian())
+    [tensor([[2.5000, 1.5000],
+            [1.5000, 1.0000]])]
     """
     *hidden, (last, activation) = _layers(model)
     if activation is not None:
@@ -94,10 +110,21 @@ def fisher_blocks(G: torch.Tensor, model: nn.Sequential) -> list[torch.Tensor]:
     """Return the diagonal block of each linear layer of a matrix (P, P), neuron by neuron as in
     :func:`network_rfim`.
 
+    Parameters
+    ----------
+    G : Tensor, shape (P, P)
+    model : Sequential
+
     Raises
     ------
     ValueError
         If ``G`` is not a square matrix of the number of parameters of the model.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 1))
+    >>> [block.shape for block in fisher_blocks(torch.eye(4), model)]
+    [torch.Size([2, 2]), torch.Size([2, 2])]
     """
     layers = [linear for linear, _ in _layers(model)]
     sizes = [linear.weight.numel() + linear.out_features for linear in layers]
@@ -113,6 +140,15 @@ def fisher_blocks(G: torch.Tensor, model: nn.Sequential) -> list[torch.Tensor]:
 def neuron_order(linear: nn.Linear) -> torch.Tensor:
     """Return where the parameters of a linear layer, neuron by neuron with the bias last, are in
     (weight, bias).
+
+    Parameters
+    ----------
+    linear : Linear
+
+    Examples
+    --------
+    >>> neuron_order(nn.Linear(2, 2))  # the rows of the weight are 0, 1 and 2, 3; the bias is 4, 5
+    tensor([0, 1, 4, 2, 3, 5])
     """
     m, D = linear.weight.shape
     weights, bias = torch.arange(m * D).view(m, D), torch.arange(m * D, m * (D + 1)).view(m, 1)
@@ -123,10 +159,20 @@ def rank(G: torch.Tensor, rtol: float = 1e-10) -> int:
     """Return the number of eigenvalues of a symmetric matrix, in float64, above ``rtol`` times the
     largest.
 
+    Parameters
+    ----------
+    G : Tensor, shape (P, P)
+    rtol : float
+
     Raises
     ------
     ValueError
         If ``G`` is not a finite symmetric matrix or has a truly negative eigenvalue.
+
+    Examples
+    --------
+    >>> rank(torch.ones(3, 3))
+    1
     """
     values, _ = check.semidefinite_eigh(check.symmetric(G, "G").detach().double(), "G", G.dtype)
     return int((values > check.non_negative(rtol, "rtol") * values[-1]).sum())

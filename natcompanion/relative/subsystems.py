@@ -19,7 +19,17 @@ from natcompanion.relative.activations import (
 
 
 def augment(x: torch.Tensor) -> torch.Tensor:
-    r"""Return :math:`\tilde x = (x, 1)`: one more column, of ones; (..., D) to (..., D + 1)."""
+    r"""Return :math:`\tilde x = (x, 1)`: one more column, of ones; (..., D) to (..., D + 1).
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., D)
+
+    Examples
+    --------
+    >>> augment(torch.tensor([[3.0, 4.0]]))
+    tensor([[3., 4., 1.]])
+    """
     return torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1)
 
 
@@ -52,6 +62,12 @@ def neuron_rfim(
     Notes
     -----
     Source: rfim Eq. 21.
+
+    Examples
+    --------
+    >>> neuron_rfim(torch.zeros(2), torch.tensor([[2.0]]), "sigmoid")
+    tensor([[1.0000, 0.5000],
+            [0.5000, 0.2500]])
     """
     if check.floating(w, "w").ndim != 1:
         raise ValueError(
@@ -86,6 +102,11 @@ def layer_rfim(
     Notes
     -----
     Memory: n m (D + 1) numbers besides the result. Source: rfim Eq. 22, 23 and 74.
+
+    Examples
+    --------
+    >>> layer_rfim(torch.zeros(3, 2), torch.tensor([[2.0]]), "sigmoid").shape
+    torch.Size([3, 2, 2])
     """
     name = _options(activation, **options)
     W_, rows, dtype = _inputs(W, x)
@@ -99,6 +120,18 @@ def linear_rfim(x: torch.Tensor, *, sigma: float = 1.0) -> torch.Tensor:
     x^\top} / \sigma^2`.
 
     ``x`` has shape (n, D) or (D,), the result (D + 1, D + 1). Source: rfim Eq. 22 and 70.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, D) or (D,)
+    sigma : float
+        Standard deviation of the response.
+
+    Examples
+    --------
+    >>> linear_rfim(torch.tensor([[1.0], [2.0]]))
+    tensor([[2.5000, 1.5000],
+            [1.5000, 1.0000]])
     """
     rows = augment(_examples(x))
     return (rows.mT @ rows / (len(rows) * check.positive(sigma, "sigma") ** 2)).to(x.dtype)
@@ -179,6 +212,12 @@ def softmax_rfim(W: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     Notes
     -----
     Source: rfim Eq. 25 and 79.
+
+    Examples
+    --------
+    >>> G = softmax_rfim(torch.zeros(2, 2), torch.ones(1, 1))
+    >>> torch.allclose(G @ torch.ones(4), torch.zeros(4))  # the same change of all rows
+    True
     """
     W_, rows, dtype = _inputs(W, x)
     eta = torch.softmax(rows @ W_.mT, -1)
@@ -229,6 +268,12 @@ def two_layer_rfim(
     Notes
     -----
     Source: rfim Eq. 26, 80 and 81, corrected.
+
+    Examples
+    --------
+    >>> two_layer_rfim(torch.zeros(1, 2), torch.tensor([[3.0]]), torch.tensor([[1.0]]), "linear")
+    tensor([[9., 9.],
+            [9., 9.]])
     """
     name = _options(activation, **options)
     W_, rows, dtype = _inputs(W, x)

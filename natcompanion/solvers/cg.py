@@ -45,6 +45,14 @@ def conjugate_gradient(
         If shapes do not match, ``b`` has NaN entries, or a matrix ``A`` is not symmetric.
 
     Source: revisiting Section 8.3, Algorithm 1 (``linear_cg``).
+
+    Examples
+    --------
+    >>> A = torch.diag(torch.tensor([4.0, 1.0], dtype=torch.float64))
+    >>> b = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    >>> solution = conjugate_gradient(A, b, rtol=1e-10)
+    >>> torch.allclose(solution.x, b / A.diagonal()), solution.iterations, solution.converged
+    (True, 2, True)
     """
     return solve(_run, A, b, rtol, max_iter, x0, preconditioner, energy=True)
 

@@ -26,6 +26,18 @@ def minres(
     :func:`natcompanion.solvers.conjugate_gradient`.
 
     Source: revisiting Section 8.3.
+
+    Parameters
+    ----------
+    A, b, rtol, max_iter, x0, preconditioner
+        As in :func:`natcompanion.solvers.conjugate_gradient`.
+
+    Examples
+    --------
+    >>> A = torch.diag(torch.tensor([4.0, -1.0], dtype=torch.float64))
+    >>> b = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    >>> torch.allclose(minres(A, b, rtol=1e-10).x, b / A.diagonal())
+    True
     """
     return solve(_run, A, b, rtol, max_iter, x0, preconditioner)
 

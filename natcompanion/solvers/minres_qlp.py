@@ -32,6 +32,21 @@ def minres_qlp(
     the one estimated.
 
     Source: revisiting Section 8.3; Choi, Paige and Saunders (2011), Table 3.
+
+    Parameters
+    ----------
+    A, b, rtol, max_iter, x0, preconditioner
+        As in :func:`natcompanion.solvers.conjugate_gradient`.
+
+    Examples
+    --------
+    >>> A = torch.diag(torch.tensor([4.0, 0.0], dtype=torch.float64))
+    >>> b = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    >>> solution = minres_qlp(A, b, rtol=1e-10)  # no x solves it
+    >>> torch.allclose(solution.x, torch.tensor([0.5, 0.0], dtype=torch.float64))
+    True
+    >>> solution.reason
+    <Reason.LEAST_SQUARES: 'the system has no solution: x is a least-squares solution'>
     """
     return solve(_run, A, b, rtol, max_iter, x0, preconditioner, least_squares=True)
 

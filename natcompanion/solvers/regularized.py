@@ -35,6 +35,11 @@ def damped_solve(G: torch.Tensor, g: torch.Tensor, damping: float) -> torch.Tens
     Notes
     -----
     Source: whitening Eqs. 25 and 36; the damped form is not in the paper.
+
+    Examples
+    --------
+    >>> damped_solve(torch.eye(2), torch.ones(2), damping=1.0)
+    tensor([0.5000, 0.5000])
     """
     damping = check.non_negative(damping, "damping")
     _right_side(G, g)
@@ -75,6 +80,11 @@ def stochastic_robust_inverse(G: torch.Tensor, eps: float) -> torch.Tensor:
     -----
     Computed from the singular values, because forming :math:`G^\top G` would square the condition
     number. Source: whitening Eq. 35.
+
+    Examples
+    --------
+    >>> stochastic_robust_inverse(torch.diag(torch.tensor([1.0, 2.0])), eps=1.0).diagonal()
+    tensor([0.5000, 0.4000])
     """
     eps = check.non_negative(eps, "eps")
     wide = check.square(G, "G").double()
@@ -114,6 +124,11 @@ def ridge_solve(G: torch.Tensor, g: torch.Tensor, eps: float) -> torch.Tensor:
     Notes
     -----
     Source: whitening Eq. 36.
+
+    Examples
+    --------
+    >>> ridge_solve(2 * torch.eye(2), torch.ones(2), eps=4.0)
+    tensor([0.2500, 0.2500])
     """
     eps = check.non_negative(eps, "eps")
     _right_side(G, g)

@@ -16,7 +16,13 @@ __all__ = ["Reason", "Solution"]
 
 
 class Reason(enum.Enum):
-    """Why a solver stopped."""
+    """Why a solver stopped.
+
+    Examples
+    --------
+    >>> Reason.CONVERGED.value
+    'the relative residual is at most rtol'
+    """
 
     CONVERGED = "the relative residual is at most rtol"
     LEAST_SQUARES = "the system has no solution: x is a least-squares solution"
@@ -57,6 +63,13 @@ class Solution:
         ``STAGNATED``.
     reason
         Why the solver stopped; ``reason.value`` says it in words.
+
+    Examples
+    --------
+    >>> from natcompanion.solvers import conjugate_gradient
+    >>> solution = conjugate_gradient(torch.eye(2), torch.tensor([1.0, 2.0]))
+    >>> solution.converged, solution.iterations, solution.reason.name
+    (True, 1, 'CONVERGED')
     """
 
     x: torch.Tensor

@@ -96,6 +96,13 @@ def solve(G: torch.Tensor, gradient: torch.Tensor, damping: float = 0.0) -> torc
     """Return (G + damping I)^-1 gradient by Cholesky; a clear ValueError if that matrix is
     singular.
 
+    Parameters
+    ----------
+    G : Tensor, shape (P, P)
+    gradient : Tensor, shape (P,)
+    damping : float
+        Added to the diagonal.
+
     Examples
     --------
     >>> solve(torch.eye(2), torch.ones(2), damping=1.0)

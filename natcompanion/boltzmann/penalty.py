@@ -278,7 +278,7 @@ def printed_difference(before: Moments, after: Moments) -> torch.Tensor:
 
 def product_rule_difference(before: Moments, after: Moments) -> torch.Tensor:
     """Return the change of cov(v, h) between two steps, (D, H); Eq. 4 with the product rule put
-    right.
+    right. Source: boltzmann Eq. 4 and the three displays after it.
 
     Parameters
     ----------

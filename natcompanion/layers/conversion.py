@@ -56,7 +56,7 @@ def _plain(module: Any) -> nn.Module | None:
 def canonical_model(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose whitened layers are plain ones that compute the same.
 
-    Its ``state_dict`` fits the plain network.
+    Its ``state_dict`` fits the plain network. Source: prong Algorithm 1, line 7.
 
     Parameters
     ----------

@@ -53,6 +53,11 @@ class Settings:
     ------
     ValueError
         On numbers out of range.
+
+    Examples
+    --------
+    >>> Settings(Path("images"), Path("run"), lr=0.1).period  # updates between renewals
+    500
     """
 
     folder: Path

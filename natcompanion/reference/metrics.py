@@ -266,6 +266,8 @@ def loss_hessian(
 ) -> torch.Tensor:
     """Return the Hessian of the mean negative log-likelihood by differentiating twice; (P, P).
 
+    Source: revisiting Section 4.2.
+
     Parameters
     ----------
     model : Module

@@ -389,6 +389,15 @@ def test_equivariant_steps_reach_the_ridge_inverse():
     assert (A.mT @ A - boltzmann.ridge_inverse(C, 2 * eps)).abs().max() > 0.1
 
 
+@pytest.mark.parametrize(("scale", "rate"), [(1e-3, 0.5), (1.0, 0.5), (1e6, 0.5), (1e6, 50.0)])
+def test_an_equivariant_step_is_divided_by_the_size_of_what_it_removes(scale, rate):
+    sizes = scale * torch.tensor([1.0, 4.0], dtype=torch.float64)
+    after = boltzmann.equivariant_step(eye(2), torch.diag(sizes), rate, 0.0)
+    moved = rate * (sizes - 1) / (1 + rate * sizes[1])
+    close(after.diagonal(), 1 - moved, 1e-6)
+    assert (after.diagonal() > -1).all()  # however large the covariance
+
+
 def test_learned_whitening_follows_samples_and_exact_moments():
     rbm, X = machine(4, 3, seed=12, scale=0.3), binary(8, 4)
     learned = boltzmann.LearnedWhitening(4, 3, rate=0.02)

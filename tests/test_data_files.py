@@ -386,6 +386,8 @@ def test_cifar10(two_images, tmp_path, monkeypatch):
     folder.mkdir()
     images, labels = data.cifar10(split="test", folder=tmp_path)
     for name, content in BATCHES.items():
+        with pytest.raises(data.DataUnavailable, match="not all of its .bin files"):
+            data.cifar10(folder=folder)
         (folder / name).write_bytes(content)
     assert images.shape == (2, 3, 32, 32)
     wanted = {row.tobytes() for row in RECORDS[10:]}

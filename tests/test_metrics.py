@@ -172,6 +172,19 @@ def test_gauss_newton_equals_fisher(likelihood):
     )  # the Hessian itself does not
 
 
+@named
+def test_metrics_are_symmetric_to_the_last_bit(likelihood):
+    """What an eigendecomposition reads of one triangle holds of the other."""
+    model, x, t = mlp((7, 6, 5)), batch(30, (7,)), target(likelihood, 30, 5)
+    for G in (
+        metrics.gauss_newton(model, x, t, likelihood),
+        metrics.fisher(model, x, likelihood),
+        metrics.empirical_fisher(model, x, t, likelihood),
+        metrics.gradient_covariance(model, x, t, likelihood),
+    ):
+        assert torch.equal(G, G.mT)
+
+
 def test_gauss_newton_equals_the_hessian_of_a_linear_model():
     model, x = mlp((3, 3)), batch()
     for likelihood in ALL:

@@ -175,7 +175,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "SUITES", {"library": ["tests"]})
     monkeypatch.setattr(tool, "UNFIT", [])
     monkeypatch.setattr(tool, "FIRST", [])
-    monkeypatch.setattr(tool, "LIMIT", 5)
+    monkeypatch.setattr(tool, "LIMIT", 15)
     monkeypatch.setattr(sys, "argv", ["mutation", "--count", "12", "-n", "1"])
     return tmp_path
 

@@ -179,6 +179,14 @@ def hard_systems():
         yield kind, (a + a.mT) / 2, b
 
 
+@each
+@pytest.mark.parametrize("exponent", [0, 30])
+def test_a_matrix_of_zeros_leaves_the_start_as_it_is(solver, exponent):
+    start = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64) * 2.0**exponent
+    solution = solver(torch.zeros(3, 3, dtype=torch.float64), torch.ones(3).double(), x0=start)
+    assert torch.equal(solution.x, start) and not solution.x.isnan().any()
+
+
 HARD = list(hard_systems())
 
 

@@ -429,10 +429,11 @@ def tried(mutant: Mutant, tests: list[str], tree: Path) -> str | None:
     file, ran = tree / mutant.file, tree / "ran.jsonl"
     original = file.read_bytes()
     file.write_text(mutant.text, encoding="utf-8")
+    ran.write_text("")
     try:
         pytest_in(tree, ran, ["-x", *tests], LIMIT)
     except subprocess.TimeoutExpired:
-        return lines_of(ran)[-1]["test"]
+        return [*tests[:1], *(line["test"] for line in lines_of(ran))][-1]
     finally:
         file.write_bytes(original)
     return next((line["test"] for line in lines_of(ran) if line["outcome"] == "failed"), None)
@@ -494,8 +495,10 @@ def main() -> int:
     def one(mutant: Mutant) -> Verdict:
         tests = [VERDICTS] if mutant.file == CRITERIA else table[mutant.file][mutant.line]
         place = free.get()
-        verdict = Verdict(mutant, tried(mutant, tests, place))
-        free.put(place)
+        try:
+            verdict = Verdict(mutant, tried(mutant, tests, place))
+        finally:
+            free.put(place)
         words = f"{mutant.before[:60]}  ->  {mutant.after[:60]}"
         print(
             f"{mutant.file}:{mutant.line}: {words}: {verdict.caught_by or 'SURVIVES'}", flush=True

@@ -150,6 +150,15 @@ def test_six_matrices_by_their_formulas():
     assert numbers.gap("empirical") == pytest.approx(100 * expected)
 
 
+def test_the_exact_curve_is_the_broad_pale_one():
+    plane = figures.draw_six(10, "drawn from a teacher", 2.0).axes[0]
+    curves = dict(zip(figures.NAMES, plane.lines, strict=True))
+    assert {name: line.get_alpha() for name, line in curves.items() if line.get_alpha() != 1} == {
+        "exact": 0.5
+    }
+    assert max(curves, key=lambda name: curves[name].get_linewidth()) == "exact"
+
+
 def test_entries_and_table():
     M, F = torch.tensor([[1.0, 2.0], [2.0, 4.0]]), torch.tensor([[1.0, 2.0], [2.0, 2.0]])
     assert numbers.entries(M) == [1, 2, 4]

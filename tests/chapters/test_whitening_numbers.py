@@ -582,6 +582,7 @@ def test_separation(store):
 def test_photographs_are_separated_at_the_best_step_size_of_the_grid():
     mixed, recovered, error, rate = whitening.unmixed(10.0, True)
     assert mixed.shape == recovered.shape == (3, 48 * 48)
+    assert mixed.mean(1).abs().max() < 1e-4 > recovered.mean(1).abs().max()  # grey is in the middle
     assert error < 0.01 < whitening.unmixed(10.0, False)[2]
     assert 0.01 <= rate <= 2 and error < whitening.unmixed(10.0, True, steps=3)[2]
     images = problems.photographs(48).flatten(1)

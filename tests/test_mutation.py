@@ -123,6 +123,7 @@ def test_former_survivors_are_still_in_the_code():
 
 CODE = """
 def double(x):
+    '>>> double(1.0)\\n2.0'
     return x * 2.0
 
 def half(x):
@@ -172,7 +173,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "TOOLS", ROOT / "tools")
     monkeypatch.setattr(tool, "WORK", tmp_path / "_build")
     monkeypatch.setattr(tool, "SCORE", tmp_path / "score.json")
-    monkeypatch.setattr(tool, "SUITES", {"library": ["tests"]})
+    monkeypatch.setattr(tool, "SUITES", {"library": ["tests", "natcompanion"]})
     monkeypatch.setattr(tool, "UNFIT", [])
     monkeypatch.setattr(tool, "FIRST", [])
     monkeypatch.setattr(tool, "LIMIT", 15)
@@ -211,6 +212,8 @@ def test_only_clones_are_changed_and_they_are_restored(small):
     for tree in (small, small / "_build" / "tree", clone):
         assert (tree / "natcompanion/small.py").read_text() == CODE
     assert tool.tried(mutant, ["tests/test_small.py::test_lower"], clone) is None
+    with pytest.raises(ValueError, match="not found"):
+        tool.tried(mutant, ["tests/test_small.py::test_that_nobody_wrote"], clone)
     assert tool.unreliable({*tests, "tests/test_small.py::test_red"}, clone) == {
         "tests/test_small.py::test_red"
     }

@@ -1,4 +1,5 @@
-"""What every declared figure draws at its start, as data: ``tests/chapters/drawn/*.json``.
+"""What every declared figure draws at its start, as data, and what its text says there and where
+its controls end: ``tests/chapters/drawn/*.json``.
 
 A test draws the figures again and names what moved: a curve that stands for another, a line of
 another width, a value. After a change that is meant, write them anew, and look at what changed:
@@ -51,6 +52,18 @@ def start(drawing: Drawing) -> dict[str, Any]:
     grid = {name: next(iter(values)) for name, values in drawing.grid.items()}
     live = {name: given[0] for name, given in drawing.ranges.items() if not drawing.grid}
     return {**live, **grid, **{k: v for k, v in drawing.start.items() if k in {**live, **grid}}}
+
+
+def end(drawing: Drawing) -> dict[str, Any]:
+    """Return the last value of every slider."""
+    return start(drawing) | {name: list(values)[-1] for name, values in drawing.grid.items()}
+
+
+def shown(name: str, drawing: Drawing) -> dict[str, dict[str, Any]]:
+    """Return what a figure draws, and what its text says: of one that trains, at its start only."""
+    points = [start(drawing)] if name in SPREADS else [start(drawing), end(drawing)]
+    said = {"texts": [drawing.describe(**point) for point in points]}
+    return {**fingerprint(drawing.draw(**points[0])), "said": said}
 
 
 def fingerprint(figure: Figure) -> dict[str, dict[str, Any]]:
@@ -209,8 +222,8 @@ def stored() -> dict[str, dict]:
 
 def write(chapter: str) -> int:
     """Write the fingerprints of one chapter's figures, and return how many there are."""
-    known = {name.partition(".")[2]: it for name, it in drawings().items() if owns(chapter, name)}
-    found = {name: fingerprint(it.draw(**start(it))) for name, it in sorted(known.items())}
+    known = {name: it for name, it in sorted(drawings().items()) if owns(chapter, name)}
+    found = {name.partition(".")[2]: shown(name, it) for name, it in known.items()}
     path = FOLDER / f"{chapter}.json"
     if found:
         path.parent.mkdir(exist_ok=True)

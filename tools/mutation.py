@@ -29,6 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
 from coverage import Coverage
 
 TOOLS = Path(__file__).resolve().parent
@@ -36,8 +37,7 @@ ROOT = TOOLS.parent
 WORK = ROOT / "_build" / "mutation"
 SCORE = ROOT / "book" / "results" / "mutation.json"
 SUITES = {
-    "library": ["tests", "natcompanion", "--doctest-modules", "--ignore=tests/book"]
-    + ["--ignore=tests/chapters"],
+    "library": ["tests", "natcompanion", "--ignore=tests/book", "--ignore=tests/chapters"],
     "chapters": ["tests/chapters", "tests/book/test_ledgers.py", "tests/book/test_prose.py"],
 }
 UNFIT = [
@@ -309,10 +309,17 @@ def chosen(found: dict[str, list[Mutant]], count: int, seed: int) -> list[Mutant
 def pytest_in(
     tree: Path, ran: Path, arguments: list[str], limit: float | None = None, *before: str
 ) -> None:
-    """Run pytest in a clone, on its own code; the plugin's lines go to ``ran``."""
+    """Run pytest in a clone, on its own code; the plugin's lines go to ``ran``.
+
+    Raises
+    ------
+    ValueError
+        If pytest does not know a test that it is given: then it runs none.
+    """
     command = [sys.executable, *before, "-m", "pytest", "-q", "-p", "ran", "--ran", str(ran)]
-    subprocess.run(
-        [*command, "-p", "no:cacheprovider", *arguments],
+    options = ["-p", "no:cacheprovider", "--doctest-modules"]
+    done = subprocess.run(
+        [*command, *options, *arguments],
         cwd=tree,
         env={
             **os.environ,
@@ -322,8 +329,11 @@ def pytest_in(
         },
         check=False,
         capture_output=True,
+        text=True,
         timeout=limit,
     )
+    if done.returncode == pytest.ExitCode.USAGE_ERROR and not lines_of(ran):
+        raise ValueError(done.stderr)
 
 
 def lines_of(ran: Path) -> list[dict]:

@@ -5,6 +5,7 @@ import pytest
 
 from natcompanion.chapters.figures import boltzmann as figures
 from natcompanion.chapters.numbers import boltzmann as numbers
+from natcompanion.chapters.show import digits
 
 
 def lines(figure, panel=0):
@@ -32,6 +33,13 @@ def test_a_cell_is_drawn_heavy_and_plain_sgd_dotted():
         assert (of_cell.get_linestyle(), dotted.get_linestyle()) == ("-", ":")
     assert numbers.cell_curves(ours, "test_error")[0, -1] > 50
     assert "γ is 1." in figures.THRESHOLD.describe(**point)
+
+
+def test_the_spectrum_is_described_by_numbers_of_its_own_machine():
+    text = figures.describe_spectrum(scale=0.5, bias=2.0)
+    for value in (numbers.squared_norm(0.5, 2.0), numbers.squared_distance_to_identity(0.5, 2.0)):
+        assert f" {digits(value)}" in text
+    assert digits(numbers.squared_norm(2.0, 0.5)) not in text
 
 
 def test_the_cap_of_the_slider_is_the_cap_of_the_runs():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from natcompanion.chapters.figures import rfim as figures
 from natcompanion.chapters.numbers import rfim as numbers
@@ -24,6 +25,17 @@ def test_steps_are_drawn_under_their_own_names():
     for name, (x, y) in curves.items():
         step = plane.steps[name].tolist()
         assert [x[1] - x[0], y[1] - y[0]] == pytest.approx(step)
+
+
+def test_the_loss_around_the_weights_is_that_of_the_bent_relu():
+    panel = figures.draw_neuron("relu", 1.0, 0.01, omega=0.5, iota=0.2).axes[-1]
+    x, y = (torch.linspace(*limits, 60).double() for limits in (panel.get_xlim(), panel.get_ylim()))
+    grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+    shares = [0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7]
+    (levels,) = [np.asarray(c.levels) for c in panel.collections if hasattr(c, "levels")]
+    for omega, iota, alike in ((0.5, 0.2, True), (0.2, 0.5, False)):
+        loss = numbers.plane_loss(grid, "relu", omega, iota)
+        assert np.allclose(levels, np.quantile(loss, shares), rtol=1e-4) == alike
 
 
 def test_ranks_and_their_bounds_are_told_apart():

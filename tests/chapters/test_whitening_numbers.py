@@ -11,6 +11,7 @@ from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.experiments import store as records
 from natcompanion.chapters.numbers import whitening
 from natcompanion.chapters.numbers.whitening import _read
+from natcompanion.data import mnist
 from natcompanion.chapters.statistics import interval, share_of_pairs
 
 
@@ -375,6 +376,8 @@ def test_curves_are_geometric_means_with_a_floor(store):
 def test_spectra_of_the_digits():
     x, mean, cov = numbers.whitening.digit_covariance()
     assert x.shape == (6, 784) and cov.shape == (784, 784)
+    pixels = mnist(split="all", dtype=torch.float64)[0].flatten(1).numpy()
+    assert np.allclose(cov, np.cov(pixels.T, bias=True)) and np.allclose(mean, pixels.mean(0))
     lam = whitening.digit_spectrum()
     assert float(lam.sum()) == pytest.approx(float(cov.trace())) and lam[0] > lam[100] > lam[200]
     y, after = whitening.whitened_digits("zca", 0.01)

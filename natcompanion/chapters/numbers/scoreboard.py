@@ -2,11 +2,12 @@
 results cost.
 """
 
+import json
 from collections import Counter
 from pathlib import Path
 
 from natcompanion.chapters import experiments, ledger
-from natcompanion.chapters.experiments import Results
+from natcompanion.chapters.experiments import Results, store
 from natcompanion.chapters.ledger import PAPERS, counts
 from natcompanion.chapters.show import Table
 
@@ -120,3 +121,33 @@ def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
     groups = {key: [results for paper, results in found if paper == key] for key in PAPERS}
     rows = [row(PAPERS[key].title, results) for key, results in groups.items() if results]
     return [*rows, row("All", [results for _, results in found])]
+
+
+# ---- How well the code is tested
+
+
+def score() -> dict:
+    """Return what ``make mutation`` has stored."""
+    path = store.results_folder() / "mutation.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def mutants(kind: str | None = None) -> int:
+    """Return how many changes of the code were tried, of one kind or of all."""
+    return len([row for row in score()["rows"] if kind in (None, row["kind"])])
+
+
+def caught(kind: str | None = None) -> int:
+    """Return how many of them a test noticed."""
+    rows = [row for row in score()["rows"] if kind in (None, row["kind"])]
+    return sum(row["caught_by"] is not None for row in rows)
+
+
+def caught_share() -> float:
+    """Return the share of them that a test noticed, in %."""
+    return 100 * caught() / mutants()
+
+
+def coverage(wing: str) -> float:
+    """Return the share of the lines of ``"library"`` or ``"chapters"`` that tests run, in %."""
+    return score()["coverage"][wing]

@@ -11,8 +11,8 @@ from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.experiments import store as records
 from natcompanion.chapters.numbers import whitening
 from natcompanion.chapters.numbers.whitening import _read
-from natcompanion.data import mnist
 from natcompanion.chapters.statistics import interval, share_of_pairs
+from natcompanion.data import mnist
 
 
 @pytest.fixture

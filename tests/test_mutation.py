@@ -153,22 +153,26 @@ def test_red():
 """
 
 
+NAME = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
+
+
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A repository of one module and one file of tests, measured."""
     files = {
         "natcompanion/__init__.py": "",
         "natcompanion/small.py": CODE,
-        "natcompanion/chapters/__init__.py": "unused = 1\n",
+        "natcompanion/chapters/__init__.py": "def unused():\n    return 1\n",
         "tests/test_small.py": TESTS,
         tool.CRITERIA: "",
+        ".gitignore": "_build\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    name = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
-    for command in (["init", "-q"], ["add", "-A"], [*name, "commit", "-qm", "One"]):
+    for command in (["init", "-q"], ["add", "-A"], [*NAME, "commit", "-qm", "One"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # quicker
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "TOOLS", ROOT / "tools")
     monkeypatch.setattr(tool, "WORK", tmp_path / "_build")
@@ -176,7 +180,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "SUITES", {"library": ["tests", "natcompanion"]})
     monkeypatch.setattr(tool, "UNFIT", [])
     monkeypatch.setattr(tool, "FIRST", [])
-    monkeypatch.setattr(tool, "LIMIT", 15)
+    monkeypatch.setattr(tool, "LIMIT", 8)
     monkeypatch.setattr(sys, "argv", ["mutation", "--count", "12", "-n", "1"])
     return tmp_path
 
@@ -191,13 +195,29 @@ def test_the_score_names_who_caught_what_and_reports_survivors(small, capsys):
         "x > 0": "tests/test_small.py::test_lower",
         "x - 1": "tests/test_small.py::test_lower",  # it never ends
     }
-    assert (score["caught"], score["mutants"]) == (3, 4)
-    assert score["coverage"] == {"library": 100.0, "chapters": 0.0}
+    assert score["coverage"] == {"library": 100.0, "chapters": 50.0}
     said = capsys.readouterr().out
     assert said.count("SURVIVES") == 1 and "x / 2.0  ->  x * 2.0: SURVIVES" in said
     assert (
         "not used, as it does not pass without any mutation: tests/test_small.py::test_red" in said
     )
+
+
+def test_survivors_are_tried_again_on_new_tests(small, capsys, monkeypatch):
+    assert tool.main() == 1
+    (small / "tests" / "test_new.py").write_text(
+        "from natcompanion.small import half\n\ndef test_value():\n    assert half(4) == 2\n"
+    )
+    subprocess.run(["git", "add", "-A"], cwd=small, check=True)
+    subprocess.run(["git", *NAME, "commit", "-qm", "Two"], cwd=small, check=True)
+    monkeypatch.setattr(sys, "argv", ["mutation", "--again"])
+    assert tool.main() == 0
+    score = json.loads((small / "score.json").read_text())
+    assert score["commit"] != score["tests"]
+    caught = {row["before"]: row["caught_by"] for row in score["rows"]}
+    assert caught["x / 2.0"] == "tests/test_new.py::test_value"
+    assert caught["x * 2.0"] == "tests/test_small.py::test_double"
+    assert "caught 4 of 4" in capsys.readouterr().out
 
 
 def test_only_clones_are_changed_and_they_are_restored(small):

@@ -105,6 +105,19 @@ def test_the_waterfall_divides_the_step_size(folder, tmp_path):
     assert rates == pytest.approx([0.03, 0.03, 0.003, 0.003, 0.003, 0.0003])
 
 
+def test_the_error_is_the_share_of_wrong_answers(folder, tmp_path):
+    class Always(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.one_hot(torch.zeros(len(x), dtype=torch.int64), 10)
+
+    trainer = Trainer(settings(folder, tmp_path))
+    labels = torch.tensor(
+        [t for _, t in (trainer.val_set[0, i] for i in range(len(trainer.val_set)))]
+    )
+    trainer.model = Always()
+    assert trainer.error() == pytest.approx(float((labels != 0).double().mean()))
+
+
 def test_the_command_line_sets_every_setting(folder, tmp_path, capsys):
     options = [f"--{key.replace('_', '-')}={value}" for key, value in {**TINY, "steps": 1}.items()]
     main([str(folder), str(tmp_path), *options])

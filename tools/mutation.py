@@ -256,25 +256,35 @@ def criteria(source: str) -> list[tuple[int, str, str]]:
     return found
 
 
+def every(tree: Path, file: str) -> Iterator[Mutant]:
+    """Yield every mutant of a file."""
+    source = (tree / file).read_text(encoding="utf-8") if (tree / file).exists() else ""
+    if file == CRITERIA:
+        for line, before, after in criteria(source):
+            lines = source.split("\n")
+            lines[line - 1] = after
+            text = "\n".join(lines)
+            yield Mutant("criteria", file, line, before.strip(), after.strip(), text)
+    else:
+        yield from (mutant for mutant in first(tree) if mutant.file == file)
+        for node, new in candidates(file, source):
+            before, after, text = ast.unparse(node), ast.unparse(new), spliced(source, node, new)
+            yield Mutant(kind_of(file), file, node.lineno, before, after, text)
+
+
+def words(row: dict) -> tuple[str, str]:
+    """Return what a stored row changed, and to what."""
+    return row["before"], row["after"]
+
+
 def mutants(tree: Path, table: dict[str, dict[int, list[str]]]) -> dict[str, list[Mutant]]:
     """Return every candidate by its kind: of the code, those on lines that some test runs."""
     found: dict[str, list[Mutant]] = {kind: [] for kind in SHARES}
     for file in sorted(table):
-        if kind := kind_of(file):
-            source = (tree / file).read_text(encoding="utf-8")
-            for node, new in candidates(file, source):
-                if table[file].get(node.lineno):
-                    words = ast.unparse(node), ast.unparse(new)
-                    text = spliced(source, node, new)
-                    found[kind].append(Mutant(kind, file, node.lineno, *words, text))
-    source = (tree / CRITERIA).read_text(encoding="utf-8")
-    for line, before, after in criteria(source):
-        lines = source.split("\n")
-        lines[line - 1] = after
-        text = "\n".join(lines)
-        found["criteria"].append(
-            Mutant("criteria", CRITERIA, line, before.strip(), after.strip(), text)
-        )
+        for mutant in every(tree, file):
+            if mutant.kind in found and table[file].get(mutant.line):
+                found[mutant.kind].append(mutant)
+    found["criteria"] = list(every(tree, CRITERIA))
     return found
 
 
@@ -463,18 +473,43 @@ def stored(verdicts: list[Verdict], seed: int, commit: str, coverage: dict[str, 
     rows = [{**asdict(v.mutant), "caught_by": v.caught_by} for v in verdicts]
     for row in rows:
         del row["text"]
-    kinds = {
-        kind: {
-            "mutants": sum(row["kind"] == kind for row in rows),
-            "caught": sum(row["kind"] == kind and bool(row["caught_by"]) for row in rows),
-        }
-        for kind in ("first", *SHARES)
-    }
-    totals = {part: sum(kind[part] for kind in kinds.values()) for part in ("mutants", "caught")}
-    return {"seed": seed, "commit": commit, "coverage": coverage, **totals} | {
-        "kinds": kinds,
-        "rows": rows,
-    }
+    return {"seed": seed, "commit": commit, "tests": commit, "coverage": coverage, "rows": rows}
+
+
+def again(score: dict) -> dict:
+    """Return the score with its survivors tried on the tests that came since, and on those of their
+    module's name; a survivor whose code is gone is left out.
+    """
+    tree = clone(ROOT, "again")
+    command = ["git", "diff", "--name-only", "--diff-filter=AM", score["commit"], "--", "tests"]
+    done = subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True)
+    new = {name for name in done.stdout.splitlines() if Path(name).name.startswith("test_")}
+    names = [str(path.relative_to(tree)) for path in tree.glob("tests/**/test_*.py")]
+    rows = []
+    for row in score["rows"]:
+        if row["caught_by"] is None:
+            now = [m for m in every(tree, row["file"]) if words(row) == (m.before, m.after)]
+            if not now:
+                continue
+            words_of_file = set(Path(row["file"]).with_suffix("").parts[1:])
+            same = {name for name in names if words_of_file & set(name[:-3].split("_"))}
+            near = min(now, key=lambda mutant: abs(mutant.line - row["line"]))
+            caught = tried(near, sorted((new | same) - set(UNFIT)), tree)
+            caught = None if caught and unreliable({caught}, tree) else caught
+            row = {**row, "line": near.line, "caught_by": caught}
+            print(
+                f"{near.file}:{near.line}: {near.before[:60]}: {caught or 'SURVIVES'}", flush=True
+            )
+        rows.append(row)
+    return {**score, "tests": commit_of(tree), "rows": rows}
+
+
+def written(score: dict) -> int:
+    """Store a score, and return whether too few mutants are caught or lines covered."""
+    SCORE.write_text(json.dumps(score, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    caught, count = sum(bool(row["caught_by"]) for row in score["rows"]), len(score["rows"])
+    print(f"caught {caught} of {count}")
+    return int(caught < 0.95 * count or score["coverage"]["library"] < 90)
 
 
 def main() -> int:
@@ -487,8 +522,11 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="measure the coverage anew")
     parser.add_argument("-n", "--workers", type=int, default=2)
     parser.add_argument("--coverage", action="store_true", help="show the coverage and stop")
+    parser.add_argument("--again", action="store_true", help="try the last survivors on new tests")
     options = parser.parse_args()
     began = time.perf_counter()
+    if options.again:
+        return written(again(json.loads(SCORE.read_text(encoding="utf-8"))))
     if options.fresh or not (WORK / "coverage").exists():
         measure(options.workers)
     for wing, share in (coverage := shares()).items():
@@ -521,10 +559,8 @@ def main() -> int:
     verdicts = [
         Verdict(v.mutant, None if v.caught_by in doubtful else v.caught_by) for v in verdicts
     ]
-    score = stored(verdicts, options.seed, commit_of(tree), coverage)
-    SCORE.write_text(json.dumps(score, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"caught {score['caught']} of {score['mutants']} in {time.perf_counter() - began:.0f} s")
-    return int(score["caught"] < 0.95 * score["mutants"] or coverage["library"] < 90)
+    print(f"tried in {time.perf_counter() - began:.0f} s")
+    return written(stored(verdicts, options.seed, commit_of(tree), coverage))
 
 
 if __name__ == "__main__":

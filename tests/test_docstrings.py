@@ -15,7 +15,6 @@ import natcompanion
 from natcompanion.chapters import ledger
 
 WITHOUT_EXAMPLE = {
-    "KFAC",
     "Mirror",
     "MirrorDescent",
     "NaturalSpace",

@@ -35,6 +35,17 @@ class SampleSpaceStep(Step):
         The mean over the batch of KL(before || after), for the same move.
     scale : float
         What the line search left of the move; 1 without one.
+
+    Examples
+    --------
+    >>> from natcompanion.likelihoods import Gaussian
+    >>> from natcompanion.optim import SampleSpaceNaturalGradient
+    >>> model, x = torch.nn.Linear(1, 1).double(), torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    >>> optimizer = SampleSpaceNaturalGradient(model, Gaussian(), lr=1.0, kl=0.01)
+    >>> _ = optimizer.step(x, 3 * x + 1)
+    >>> step = optimizer.last
+    >>> step.accepted, step.measured_kl <= 0.01 * (1 + 1e-6)
+    (True, True)
     """
 
     predicted_kl: float

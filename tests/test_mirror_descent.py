@@ -107,7 +107,9 @@ def test_the_dual_gradient_is_that_of_the_loss_as_a_function_of_omega():
     )
     expected = root.conjugate_gradient(root.gradient(theta) - 0.1 * by_omega)
     assert gap(mirror_step(root, theta, g, 0.1, dual=True), expected) < 1e-14
-    assert gap(by_omega, torch.linalg.solve(root.metric, g)) < 1e-13  # E[F^-1/2 dl/dtheta]
+    # E[F^-1/2 dl/dtheta]; the backward pass of the root's eigenvectors loses three digits
+    assert gap(by_omega, torch.linalg.solve(root.metric, g)) < 1e-10
+    assert gap(by_omega, g) > 1e-3  # negative control
 
 
 @pytest.mark.parametrize(

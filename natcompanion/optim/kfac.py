@@ -73,12 +73,6 @@ class KFAC(Preconditioned):
         Parameters or their names, or parameter groups, each a dict with ``"params"`` and perhaps
         ``"lr"``, ``"momentum"``, ``"weight_decay"``; all of the model if left out.
 
-    Attributes
-    ----------
-    plain : dict of str to str
-        Why a module takes plain gradient steps, by its name. What only a pass can show is known
-        after the first refresh. One warning says so if that is over half of the parameters.
-
     Raises
     ------
     ValueError
@@ -153,7 +147,11 @@ class KFAC(Preconditioned):
 
     @property
     def plain(self) -> dict[str, str]:
-        """Why a module takes plain gradient steps, by its name."""
+        """Why a module takes plain gradient steps, by its name.
+
+        What only a pass can show is known after the first refresh. One warning says so if that is
+        over half of the parameters.
+        """
         chosen = list(trainable(self._leaves()))
         found = find_layers(ModelFunction(self.model, chosen))[1] if chosen else {}
         for name, layer in self._layers():

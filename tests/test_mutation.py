@@ -210,7 +210,7 @@ def test_survivors_are_tried_again_on_new_tests(small, capsys, monkeypatch):
     )
     subprocess.run(["git", "add", "-A"], cwd=small, check=True)
     subprocess.run(["git", *NAME, "commit", "-qm", "Two"], cwd=small, check=True)
-    monkeypatch.setattr(sys, "argv", ["mutation", "--again"])
+    monkeypatch.setattr(sys, "argv", ["mutation", "--again", "tests/test_new.py"])
     assert tool.main() == 0
     score = json.loads((small / "score.json").read_text())
     assert score["commit"] != score["tests"]

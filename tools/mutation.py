@@ -272,11 +272,6 @@ def every(tree: Path, file: str) -> Iterator[Mutant]:
             yield Mutant(kind_of(file), file, node.lineno, before, after, text)
 
 
-def words(row: dict) -> tuple[str, str]:
-    """Return what a stored row changed, and to what."""
-    return row["before"], row["after"]
-
-
 def mutants(tree: Path, table: dict[str, dict[int, list[str]]]) -> dict[str, list[Mutant]]:
     """Return every candidate by its kind: of the code, those on lines that some test runs."""
     found: dict[str, list[Mutant]] = {kind: [] for kind in SHARES}
@@ -407,11 +402,11 @@ def shares() -> dict[str, float]:
         }
 
 
-def seconds_of_tests() -> dict[str, float]:
-    """Return how long each test took that passed, was prepared and ended well."""
+def seconds_of_tests(*runs: str) -> dict[str, float]:
+    """Return how long each test took in some runs that passed, was prepared and ended well."""
     seconds: dict[str, float] = defaultdict(float)
     failed = set()
-    for name in SUITES:
+    for name in runs:
         for line in lines_of(WORK / f"{name}.jsonl"):
             seconds[line["test"]] += line["seconds"]
             if line["outcome"] not in ("started", "passed"):
@@ -423,7 +418,7 @@ def seconds_of_tests() -> dict[str, float]:
 
 def tests_by_line() -> dict[str, dict[int, list[str]]]:
     """Return for each file and line the tests that run it, quickest first."""
-    seconds, data = seconds_of_tests(), measured().get_data()
+    seconds, data = seconds_of_tests(*SUITES), measured().get_data()
     table: dict[str, dict[int, list[str]]] = {}
     for file in data.measured_files():
         table[file] = {}
@@ -441,7 +436,7 @@ def tests_by_line() -> dict[str, dict[int, list[str]]]:
 # ---- Which test notices
 
 
-def tried(mutant: Mutant, tests: list[str], tree: Path) -> str | None:
+def tried(mutant: Mutant, tests: list[str], tree: Path, limit: float = 0) -> str | None:
     """Return the first of the tests that fails with the mutant in place of the code, if any.
 
     One that never ends counts as failing. The clone is as it was afterwards.
@@ -451,7 +446,7 @@ def tried(mutant: Mutant, tests: list[str], tree: Path) -> str | None:
     file.write_text(mutant.text, encoding="utf-8")
     ran.write_text("")
     try:
-        pytest_in(tree, ran, ["-x", *tests], LIMIT)
+        pytest_in(tree, ran, ["-x", *tests], limit or LIMIT)
     except subprocess.TimeoutExpired:
         return [*tests[:1], *(line["test"] for line in lines_of(ran))][-1]
     finally:
@@ -476,30 +471,24 @@ def stored(verdicts: list[Verdict], seed: int, commit: str, coverage: dict[str, 
     return {"seed": seed, "commit": commit, "tests": commit, "coverage": coverage, "rows": rows}
 
 
-def again(score: dict) -> dict:
-    """Return the score with its survivors tried on the tests that came since, and on those of their
-    module's name; a survivor whose code is gone is left out.
+def again(score: dict, files: list[str]) -> dict:
+    """Return the score with its survivors tried on the tests of some files as they are now; a
+    survivor whose code is gone is left out.
     """
     tree = clone(ROOT, "again")
-    command = ["git", "diff", "--name-only", "--diff-filter=AM", score["commit"], "--", "tests"]
-    done = subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True)
-    new = {name for name in done.stdout.splitlines() if Path(name).name.startswith("test_")}
-    names = [str(path.relative_to(tree)) for path in tree.glob("tests/**/test_*.py")]
+    pytest_in(tree, WORK / "again.jsonl", files)
+    seconds = seconds_of_tests("again")
+    tests, limit = sorted(seconds, key=seconds.__getitem__), 60 + 3 * sum(seconds.values())
     rows = []
     for row in score["rows"]:
         if row["caught_by"] is None:
-            now = [m for m in every(tree, row["file"]) if words(row) == (m.before, m.after)]
+            same = (row["before"], row["after"])
+            now = [m for m in every(tree, row["file"]) if (m.before, m.after) == same]
             if not now:
                 continue
-            words_of_file = set(Path(row["file"]).with_suffix("").parts[1:])
-            same = {name for name in names if words_of_file & set(name[:-3].split("_"))}
-            near = min(now, key=lambda mutant: abs(mutant.line - row["line"]))
-            caught = tried(near, sorted((new | same) - set(UNFIT)), tree)
-            caught = None if caught and unreliable({caught}, tree) else caught
-            row = {**row, "line": near.line, "caught_by": caught}
-            print(
-                f"{near.file}:{near.line}: {near.before[:60]}: {caught or 'SURVIVES'}", flush=True
-            )
+            mutant = min(now, key=lambda m: abs(m.line - row["line"]))
+            row = {**row, "line": mutant.line, "caught_by": tried(mutant, tests, tree, limit)}
+            print(f"{mutant.file}:{mutant.line}: {row['caught_by'] or 'SURVIVES'}", flush=True)
         rows.append(row)
     return {**score, "tests": commit_of(tree), "rows": rows}
 
@@ -522,11 +511,13 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="measure the coverage anew")
     parser.add_argument("-n", "--workers", type=int, default=2)
     parser.add_argument("--coverage", action="store_true", help="show the coverage and stop")
-    parser.add_argument("--again", action="store_true", help="try the last survivors on new tests")
+    parser.add_argument(
+        "--again", nargs="+", metavar="FILE", help="try the last survivors on these files of tests"
+    )
     options = parser.parse_args()
     began = time.perf_counter()
     if options.again:
-        return written(again(json.loads(SCORE.read_text(encoding="utf-8"))))
+        return written(again(json.loads(SCORE.read_text(encoding="utf-8")), options.again))
     if options.fresh or not (WORK / "coverage").exists():
         measure(options.workers)
     for wing, share in (coverage := shares()).items():

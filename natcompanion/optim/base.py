@@ -55,9 +55,6 @@ class Preconditioned(Optimizer):
         option is out of range.
     """
 
-    uses_hooks = False
-    """Whether the optimizer watches the passes of the model."""
-
     def __init__(
         self, model: nn.Module | None, parameters: Parameters, defaults: dict[str, Any]
     ) -> None:

@@ -143,7 +143,6 @@ class PRONG(Preconditioned):
     Source: prong Eqs. 6-7, Algorithm 1 with the corrections of the errata page.
     """
 
-    uses_hooks = True
     METRIC = "inverse"
     """Under which name the state of a layer holds its matrix."""
     _more: Mapping[str, Any] = {}

@@ -128,8 +128,6 @@ class RNGD(Preconditioned):
     Source: rfim Section 5.2, Eqs. 31-33.
     """
 
-    uses_hooks = True
-
     def __init__(
         self,
         model: nn.Module,

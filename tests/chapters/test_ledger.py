@@ -3,6 +3,7 @@ each.
 """
 
 import importlib.util
+import json
 import sys
 import types
 from dataclasses import replace
@@ -497,3 +498,30 @@ def test_a_page_says_which_records_it_rests_on(results, tmp_path):
 
     assert noted("book/rfim").startswith("Stored runs behind this page: 1, of which 1 legacy")
     assert noted("book/intro") == noted("book/prong") == ""
+
+
+def test_the_score_of_the_tests_is_counted_from_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("NATCOMPANION_RESULTS", str(tmp_path))
+    tests = [
+        ("numbers", "tests/test_a.py::test_b"),
+        ("numbers", None),
+        ("figures", "x::y"),
+        ("a", "b"),
+    ]
+    rows = [{"kind": kind, "caught_by": test} for kind, test in tests]
+    score = {"coverage": {"library": 98.5, "chapters": 97.6}, "rows": rows}
+    (tmp_path / "mutation.json").write_text(json.dumps(score))
+    assert (scoreboard.mutants(), scoreboard.caught(), scoreboard.caught_share()) == (4, 3, 75)
+    assert (scoreboard.mutants("numbers"), scoreboard.caught("numbers")) == (2, 1)
+    assert scoreboard.coverage("library") == 98.5
+
+
+def test_the_stored_score_is_what_was_promised():
+    """At least 80 mutants, 95 % of them caught by a named test, 90 % of the library's lines run."""
+    assert scoreboard.mutants() >= 80 and scoreboard.caught_share() >= 95
+    assert scoreboard.coverage("library") >= 90
+    named = {row["caught_by"] for row in scoreboard.score()["rows"]} - {None}
+    root = Path(__file__).resolve().parents[2]
+    for test in named:
+        file, _, name = test.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (root / file).read_text(), test

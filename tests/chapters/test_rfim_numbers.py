@@ -692,6 +692,7 @@ def test_table_of_two_layers():
     rows = cells(rfim.two_layer_table(exact, half, exact))
     assert rows[0] == ["tanh", "–", "yes", "none"]
     assert rows[4] == ["relu", "ι = 0.3", "yes", "50 %"]
+    assert [row[1] for row in rows[5:]] == ["σ = 0.5", "α = 0.7"]
     assert [row[2] for row in cells(rfim.two_layer_table(half, exact, exact))].count("no") == 4
 
 

@@ -2,6 +2,8 @@
 success.
 """
 
+import math
+
 import numpy as np
 import pytest
 import scipy.sparse.linalg
@@ -10,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from natcompanion.solvers import Reason, conjugate_gradient, minres, minres_qlp
 from natcompanion.solvers import lanczos as lanczos_module
+from natcompanion.solvers import solution as solution_module
 
 SOLVERS = [conjugate_gradient, minres, minres_qlp]
 each = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.__name__)
@@ -614,3 +617,12 @@ def test_long_right_sides_of_any_size(solver, size, monkeypatch):
     solution = solver(values.diag(), torch.full((60,), size), rtol=1e-5)
     assert solution.converged
     torch.testing.assert_close(solution.x / size, 1 / values, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-7, 1e-3, 1.0, 3.0, 1e5, 1e7, 1e300])
+def test_sizes_are_divided_by_powers_of_four(size):
+    """Neither the quotient nor its square root is rounded."""
+    power = solution_module.unit(size)
+    assert math.frexp(math.sqrt(power))[0] == 0.5 and math.frexp(power)[0] == 0.5
+    assert 1e-6 <= size / power <= 1e6 and (power == 1 or not 1e-6 < size < 1e6)
+    assert solution_module.unit(0.0) == solution_module.unit(math.inf) == 0

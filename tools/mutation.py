@@ -320,6 +320,8 @@ def pytest_in(
     ------
     ValueError
         If pytest does not know a test that it is given: then it runs none.
+    ChildProcessError
+        If a signal ended it.
     """
     command = [sys.executable, *before, "-m", "pytest", "-q", "-p", "ran", "--ran", str(ran)]
     options = ["-p", "no:cacheprovider", "--doctest-modules"]
@@ -337,6 +339,8 @@ def pytest_in(
         text=True,
         timeout=limit,
     )
+    if done.returncode < 0:
+        raise ChildProcessError(f"pytest was ended by signal {-done.returncode}")
     if done.returncode == pytest.ExitCode.USAGE_ERROR and not lines_of(ran):
         raise ValueError(done.stderr)
 
@@ -439,7 +443,7 @@ def tests_by_line() -> dict[str, dict[int, list[str]]]:
 def tried(mutant: Mutant, tests: list[str], tree: Path, limit: float = 0) -> str | None:
     """Return the first of the tests that fails with the mutant in place of the code, if any.
 
-    One that never ends counts as failing. The clone is as it was afterwards.
+    One that never ends, or ends Python, counts as failing. The clone is as it was afterwards.
     """
     file, ran = tree / mutant.file, tree / "ran.jsonl"
     original = file.read_bytes()
@@ -447,7 +451,7 @@ def tried(mutant: Mutant, tests: list[str], tree: Path, limit: float = 0) -> str
     ran.write_text("")
     try:
         pytest_in(tree, ran, ["-x", *tests], limit or LIMIT)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, ChildProcessError):
         return [*tests[:1], *(line["test"] for line in lines_of(ran))][-1]
     finally:
         file.write_bytes(original)

@@ -46,8 +46,8 @@ test-anywhere: $(INSTALLED) ## Unit tests and notebooks with the instructions of
 coverage: $(INSTALLED) ## Which lines of the library and of the chapters' machinery the unit tests run
 	$(call stage,$(PY) tools/mutation.py --coverage)
 
-mutation: $(INSTALLED) ## Change the code in 80 places and see which test notices (half an hour)
-	$(call stage,$(PY) tools/mutation.py --count 80 --seed 1 -n $(WORKERS))
+mutation: $(INSTALLED) ## Change the code in 98 places and see which test notices (an hour)
+	$(call stage,$(PY) tools/mutation.py --count 90 --seed 1 -n $(WORKERS))
 
 nightly: $(INSTALLED) ## What is slow: marked tests, every instruction set, comparisons near their bounds (hours)
 	$(call stage,status=0; \

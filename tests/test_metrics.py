@@ -173,7 +173,7 @@ def test_gauss_newton_equals_fisher(likelihood):
 
 
 @named
-def test_metrics_are_symmetric(likelihood):
+def test_metrics_are_symmetric_to_the_last_bit(likelihood):
     """What an eigendecomposition reads of one triangle holds of the other: to the last bit where
     two different factors are multiplied, to rounding where the product is a Gram matrix.
     """

@@ -134,6 +134,9 @@ def lower(x):
         x = x - 1
     return x
 """
+DOUBLING = ("tests/test_small.py::test_double", "natcompanion/small.py::natcompanion.small.double")
+"""Both notice; which one is asked first is a matter of milliseconds."""
+
 TESTS = """
 import pytest
 from natcompanion.small import double, half, lower
@@ -189,8 +192,9 @@ def test_the_score_names_who_caught_what_and_reports_survivors(small, capsys):
     assert tool.main() == 1
     score = json.loads((small / "score.json").read_text())
     caught = {row["before"]: row["caught_by"] for row in score["rows"]}
+    assert caught["x * 2.0"] in DOUBLING
     assert caught == {
-        "x * 2.0": "tests/test_small.py::test_double",
+        "x * 2.0": caught["x * 2.0"],
         "x / 2.0": None,  # the test looks at the type alone
         "x > 0": "tests/test_small.py::test_lower",
         "x - 1": "tests/test_small.py::test_lower",  # it never ends
@@ -216,7 +220,7 @@ def test_survivors_are_tried_again_on_new_tests(small, capsys, monkeypatch):
     assert score["commit"] != score["tests"]
     caught = {row["before"]: row["caught_by"] for row in score["rows"]}
     assert caught["x / 2.0"] == "tests/test_new.py::test_value"
-    assert caught["x * 2.0"] == "tests/test_small.py::test_double"
+    assert caught["x * 2.0"] in DOUBLING
     assert "caught 4 of 4" in capsys.readouterr().out
 
 
@@ -228,7 +232,7 @@ def test_only_clones_are_changed_and_they_are_restored(small):
     )
     tests = table[mutant.file][mutant.line]
     clone = tool.clone(small / "_build" / "tree", "tree0")
-    assert tool.tried(mutant, tests, clone) == "tests/test_small.py::test_double"
+    assert tool.tried(mutant, tests, clone) in DOUBLING
     for tree in (small, small / "_build" / "tree", clone):
         assert (tree / "natcompanion/small.py").read_text() == CODE
     assert tool.tried(mutant, ["tests/test_small.py::test_lower"], clone) is None

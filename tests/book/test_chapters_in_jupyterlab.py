@@ -22,8 +22,8 @@ from test_form import RAW
 
 ALWAYS = "whitening"  # run in full by default; the others by make nightly
 MEMORY = 1.3e9
-"""Bytes that a chapter may take after every control was moved: the peak of whitening varies from 0.87
-to 1.01 billion with the machine's load, and a second drawing process would take it above 1.4.
+"""Bytes that a chapter may take when every control was moved: the peak of whitening varies from
+0.87 to 1.01 billion with the machine's load; a second drawing process would take it above 1.4.
 """
 
 pytestmark = pytest.mark.browser

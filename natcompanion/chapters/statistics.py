@@ -221,8 +221,15 @@ def median(values: Any) -> float:
     return float(np.median(_finite(values, "median")))
 
 
+TIE = 1e-9
+"""Relative difference up to which two values are a tie: converged runs differ by rounding."""
+
+
 def best(items: Iterable[tuple[object, float]]) -> Any:
     """Return the key whose value is least; NaN and infinity never win; ties go to the first.
+
+    Values within ``TIE`` of the least, relative to it, are ties: which of two converged runs ends
+    lower by a rounding error depends on the processor.
 
     Raises
     ------
@@ -232,4 +239,5 @@ def best(items: Iterable[tuple[object, float]]) -> Any:
     finite = [(key, value) for key, value in items if np.isfinite(value)]
     if not finite:
         raise ValueError("best: expected at least one finite value")
-    return min(finite, key=lambda pair: pair[1])[0]
+    least = min(value for _, value in finite)
+    return next(key for key, value in finite if value <= least + TIE * abs(least))

@@ -524,7 +524,7 @@ def test_the_rest_gets_plain_steps_by_name():
     torch.manual_seed(0)
     (x, t), model = data(), Net().double()
     plain = copy.deepcopy(model)
-    with pytest.warns(UserWarning, match="of the parameters get plain gradient steps"):
+    with pytest.warns(UserWarning, match="of the parameters take plain gradient steps"):
         optimizer = PRONG(model, 0.1, sample=x)
     assert sorted(optimizer.layers) == ["first", "frozen", "last"]
     assert sorted(optimizer.plain) == ["again", "grouped", "norm", "shared"]
@@ -550,7 +550,7 @@ def test_convolutions_with_other_padding_get_plain_steps():
     model = nn.Sequential(
         nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), nn.Conv2d(2, 2, 3, padding="same")
     )
-    with pytest.warns(UserWarning, match="100 % of the parameters"):
+    with pytest.warns(UserWarning, match="100% of the parameters"):
         assert sorted(PRONG(model, 0.1).plain) == ["0", "1"]
 
 

@@ -665,7 +665,7 @@ def test_a_linear_layer_with_a_transposed_weight(width):
 
 def test_a_layer_with_too_many_inputs_gets_plain_steps_and_says_so():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(5000, 4), nn.Linear(4, 3))
-    with pytest.warns(UserWarning, match="100 % of the parameters get plain gradient steps"):
+    with pytest.warns(UserWarning, match="PRONG: 100% of the parameters take plain gradient steps"):
         optimizer = PRONG(model, LR)
     assert (
         "5000 features, more than max_features=4096: the statistics would take 0.6 GB"

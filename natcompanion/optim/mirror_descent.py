@@ -13,7 +13,30 @@ class Mirror(Protocol):
     r"""A strictly convex function :math:`\psi`, which gives mirror descent its distance; write your
     own.
 
-    All three methods take and return tensors for one vector of parameters (P,).
+    All three methods take one vector of parameters, shape (P,).
+
+    Notes
+    -----
+    Source: prong Section 3.3.
+
+    Examples
+    --------
+    Negative entropy is the mirror of exponentiated gradients, which keep parameters positive:
+
+    >>> class NegativeEntropy:
+    ...     def value(self, theta):
+    ...         return (theta * theta.log() - theta).sum()
+    ...
+    ...     def gradient(self, theta):
+    ...         return theta.log()
+    ...
+    ...     def conjugate_gradient(self, omega):
+    ...         return omega.exp()
+    >>> theta, gradient = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, -1.0])
+    >>> mirror_step(NegativeEntropy(), theta, gradient, lr=1.0)
+    tensor([1.0000, 0.7358, 8.1548])
+    >>> theta * torch.exp(-gradient)
+    tensor([1.0000, 0.7358, 8.1548])
     """
 
     def value(self, theta: torch.Tensor) -> torch.Tensor:
@@ -47,6 +70,17 @@ class Quadratic:
     Notes
     -----
     Source: prong Section 3.3.
+
+    Examples
+    --------
+    >>> psi, theta = Quadratic(torch.diag(torch.tensor([1.0, 4.0]))), torch.ones(2).double()
+    >>> psi.value(theta)
+    tensor(2.5000, dtype=torch.float64)
+    >>> omega = psi.gradient(theta)
+    >>> omega, psi.conjugate(omega)
+    (tensor([1., 4.], dtype=torch.float64), tensor(2.5000, dtype=torch.float64))
+    >>> psi.root().gradient(theta)
+    tensor([1., 2.], dtype=torch.float64)
     """
 
     def __init__(self, metric: torch.Tensor) -> None:
@@ -79,8 +113,27 @@ def bregman_divergence(psi: Mirror, q: torch.Tensor, p: torch.Tensor) -> torch.T
     r"""Return :math:`B_\psi(q, p) = \psi(q) - \psi(p) - \langle \nabla\psi(p), q - p \rangle`, at
     least 0.
 
-    For a :class:`Quadratic` it is half the squared distance under the metric. Source: prong Section
-    3.3.
+    For a :class:`Quadratic` it is half the squared distance under the metric.
+
+    Parameters
+    ----------
+    psi : Mirror
+    q, p : Tensor, shape (P,)
+
+    Returns
+    -------
+    Tensor, shape ()
+
+    Notes
+    -----
+    Source: prong Section 3.3.
+
+    Examples
+    --------
+    >>> psi = Quadratic(torch.diag(torch.tensor([1.0, 4.0])))
+    >>> q, p = torch.tensor([3.0, 2.0]).double(), torch.tensor([1.0, 1.0]).double()
+    >>> bregman_divergence(psi, q, p)  # half of 1 * 2 ** 2 + 4 * 1 ** 2
+    tensor(4., dtype=torch.float64)
     """
     return psi.value(q) - psi.value(p) - psi.gradient(p) @ (q - p)
 
@@ -92,8 +145,38 @@ def proximal_objective(
 
     .. math:: \langle q, \nabla \rangle + \frac{1}{\alpha} B_\psi(q, \theta)
 
-    With :math:`\psi(\theta) = \tfrac12 |\theta|^2` the step is one of gradient descent. Source:
-    prong Eq. 2.
+    With :math:`\psi(\theta) = \tfrac12 |\theta|^2` the step is one of gradient descent.
+
+    Parameters
+    ----------
+    psi : Mirror
+    q, theta, gradient : Tensor, shape (P,)
+        Where to evaluate it, the parameters, and the gradient :math:`\nabla` of the loss there.
+    lr : float
+        Step size, :math:`\alpha`, positive.
+
+    Returns
+    -------
+    Tensor, shape ()
+
+    Raises
+    ------
+    ValueError
+        If ``lr`` is not positive.
+
+    Notes
+    -----
+    Source: prong Eq. 2.
+
+    Examples
+    --------
+    >>> psi = Quadratic(torch.diag(torch.tensor([1.0, 4.0])))
+    >>> theta, gradient = torch.ones(2).double(), torch.tensor([2.0, 1.0]).double()
+    >>> q = mirror_step(psi, theta, gradient, lr=0.5)
+    >>> best = proximal_objective(psi, q, theta, gradient, lr=0.5)
+    >>> near = [q + torch.tensor(d) for d in ([0.1, 0.0], [-0.1, 0.0], [0.0, 0.1], [0.0, -0.1])]
+    >>> all(proximal_objective(psi, other, theta, gradient, lr=0.5) > best for other in near)
+    True
     """
     return q @ gradient + bregman_divergence(psi, q, theta) / check.positive(lr, "lr")
 
@@ -148,6 +231,18 @@ class MirrorDescent(Preconditioned):
     :math:`\psi` couples the parameters of all groups; each group takes its part of the step with
     its own ``lr``. ``state_dict`` holds the metric of a callable. All on :math:`\Omega` is
     float64. Source: prong Eq. 8 to 10; the paper says "complex" conjugate and means the convex one.
+
+    Examples
+    --------
+    With the metric of a quadratic loss, a step of size 1 leads to its minimum:
+
+    >>> metric = torch.diag(torch.tensor([1.0, 100.0]))
+    >>> theta = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = MirrorDescent([theta], metric, lr=1.0)
+    >>> (theta @ metric @ theta / 2).backward()
+    >>> optimizer.step()
+    >>> bool(theta.norm() < 1e-5)
+    True
     """
 
     def __init__(
@@ -252,13 +347,30 @@ def mirror_step(
     theta, gradient : Tensor, shape (P,)
         The parameters, and the gradient of the loss with respect to them.
     lr : float
+        Step size, :math:`\alpha`.
     dual : bool
         Use the gradient with respect to the dual parameters,
         :math:`\nabla_\Omega = (\partial\theta / \partial\Omega)^\top \nabla_\theta`.
 
+    Returns
+    -------
+    Tensor, shape (P,)
+
     Notes
     -----
     Source: prong Eq. 8 and 9; Eq. 10 with ``dual``.
+
+    Examples
+    --------
+    With M the step is :math:`M^{-1}` times the gradient; in the dual space its root does that:
+
+    >>> psi = Quadratic(torch.diag(torch.tensor([1.0, 4.0])))
+    >>> theta, gradient = torch.ones(2).double(), torch.tensor([2.0, 1.0]).double()
+    >>> mirror_step(psi, theta, gradient, lr=0.5)
+    tensor([0.0000, 0.8750], dtype=torch.float64)
+    >>> bool(torch.dist(mirror_step(psi.root(), theta, gradient, lr=0.5, dual=True),
+    ...                 mirror_step(psi, theta, gradient, lr=0.5)) < 1e-12)
+    True
     """
     omega = psi.gradient(theta)
     if dual:

@@ -1,6 +1,5 @@
 r"""PRONG: gradient descent in coordinates in which the input of every layer is white."""
 
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,13 @@ from natcompanion.optim._prong_layers import (
     computing,
     trained_layers,
 )
-from natcompanion.optim.base import Directions, Parameters, Preconditioned, refuse_not_finite
+from natcompanion.optim.base import (
+    Directions,
+    Parameters,
+    Preconditioned,
+    refuse_not_finite,
+    warn_if_plain,
+)
 
 Inputs = torch.Tensor | tuple | Iterable
 
@@ -141,6 +146,20 @@ class PRONG(Preconditioned):
     once.
 
     Source: prong Eqs. 6-7, Algorithm 1 with the corrections of the errata page.
+
+    Examples
+    --------
+    For a linear layer with a squared error the metric is the curvature, so that a step of size 1
+    solves least squares, whatever the scale of the inputs:
+
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 100.0], [1.0, 100.0]]).double()
+    >>> t = x @ torch.tensor([[3.0], [0.02]]).double() + 5
+    >>> model = nn.Sequential(nn.Linear(2, 1)).double()
+    >>> optimizer = PRONG(model, lr=1.0, eps=1e-9, sample=x)
+    >>> ((model(x) - t).square().mean() / 2).backward()
+    >>> optimizer.step()
+    >>> model[0].weight.detach(), model[0].bias.detach()
+    (tensor([[3.0000, 0.0200]], dtype=torch.float64), tensor([5.0000], dtype=torch.float64))
     """
 
     METRIC = "inverse"
@@ -198,7 +217,7 @@ class PRONG(Preconditioned):
                 f"constant_inputs: expected names of layers among {sorted(self.layers)}, "
                 f"got {unknown}"
             )
-        self._warn_if_plain()
+        warn_if_plain(self)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
@@ -214,17 +233,6 @@ class PRONG(Preconditioned):
             raise ValueError(
                 "in_backward: expected a sample, and neither backward_eps nor a diagonal of every "
                 "batch with it"
-            )
-
-    def _warn_if_plain(self) -> None:
-        treated = {id(p) for layer in self.layers.values() for p in (layer.weight, layer.bias)}
-        sizes = {id(p): p.numel() for p in self._leaves()}
-        plainly = sum(size for key, size in sizes.items() if key not in treated)
-        if 2 * plainly > sum(sizes.values()):
-            warnings.warn(
-                f"{type(self).__name__}: {100 * plainly / sum(sizes.values()):.0f} % of the "
-                "parameters get plain gradient steps; the attribute plain says why, by layer",
-                stacklevel=3,
             )
 
     # ---- Renewing the statistics

@@ -54,6 +54,17 @@ class PRONGPlus(PRONG):
     another: with the D of the second the first feeds V inputs of the variance squared. The square
     is taken about c, so that a batch of one has one. U is the PCA form: D depends on the rotation.
     Source: prong Section 3.2, with the exponent corrected.
+
+    Examples
+    --------
+    >>> from natcompanion.layers import with_batch_norm
+    >>> model = with_batch_norm(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    >>> optimizer = PRONGPlus(model, lr=0.1)
+    >>> x, t = torch.randn(20, 4), torch.randint(3, (20,))
+    >>> nn.functional.cross_entropy(model(x), t).backward()
+    >>> optimizer.step()
+    >>> sorted(optimizer.layers), sorted(optimizer.plain)
+    (['0.0', '2'], ['0.1'])
     """
 
     def __init__(

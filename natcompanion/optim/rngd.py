@@ -126,6 +126,19 @@ class RNGD(Preconditioned):
     size that was stable can become too large for ``eps``.
 
     Source: rfim Section 5.2, Eqs. 31-33.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(),
+    ...                       nn.Linear(6, 3))
+    >>> optimizer = RNGD(model, lr=0.1, period=20)
+    >>> x, t = torch.randn(50, 4), torch.randint(3, (50,))
+    >>> for _ in range(40):
+    ...     optimizer.zero_grad()
+    ...     nn.functional.cross_entropy(model(x), t).backward()
+    ...     optimizer.step()
+    >>> {name: tuple(optimizer.metric(name).shape) for name in optimizer.blocks}
+    {'0': (5, 5), '2': (6, 9, 9), '4': (7, 7)}
     """
 
     def __init__(

@@ -2,7 +2,6 @@ r"""The relative metric of one layer: its statistics, running mean and inverse, 
 sees the layer's inputs.
 """
 
-import weakref
 from collections.abc import Iterable
 from math import isfinite, prod
 from typing import Any
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 from natcompanion._moments import first, gram
 from natcompanion.optim._activations import LINEAR, Activation, is_transposed
 from natcompanion.optim._prong_hooks import recomputing, transformed
+from natcompanion.optim._taps import Tap
 from natcompanion.optim.base import Directions
 
 KINDS = ("neuron", "mean", "linear", "diagonal")
@@ -370,14 +370,8 @@ class Block:
         return self._pairs
 
 
-class Tap:
-    """A forward hook that shows an optimizer what a layer sees. It does not keep the optimizer
-    alive, and a copy of it is blind.
-    """
-
-    def __init__(self, optimizer: Any = None, name: str = "") -> None:
-        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
-        self.name = name
+class InputTap(Tap):
+    """A forward hook that shows an optimizer what a layer sees."""
 
     def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
         if torch.compiler.is_compiling():  # under torch.compile the hook runs as it is
@@ -393,12 +387,6 @@ class Tap:
         optimizer = self.optimizer()
         if optimizer is not None and optimizer._watches():
             optimizer._see(self.name, first(args, kwargs), output)
-
-    def __deepcopy__(self, memo: dict) -> "Tap":
-        return Tap()
-
-    def __reduce__(self) -> tuple:
-        return Tap, ()
 
 
 def _destination(p: torch.Tensor) -> str | None:

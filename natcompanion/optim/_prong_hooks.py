@@ -2,7 +2,6 @@
 in.
 """
 
-import weakref
 from typing import Any
 
 import torch
@@ -11,16 +10,11 @@ from torch.autograd.function import once_differentiable
 
 from natcompanion._moments import first
 from natcompanion.optim._prong_layers import Map, PlainLayer, computing
+from natcompanion.optim._taps import Tap
 
 
-class Tap:
-    """The hooks of one layer. It does not keep the optimizer alive, and a copy of it does
-    nothing.
-    """
-
-    def __init__(self, optimizer: Any = None, name: str = "") -> None:
-        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
-        self.name = name
+class PassTap(Tap):
+    """The hooks before and after a layer."""
 
     def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Tell the optimizer that a pass begins."""
@@ -38,12 +32,6 @@ class Tap:
         if torch.compiler.is_compiling() and not optimizer._needs_passes(optimizer.param_groups[0]):
             return None
         return optimizer._after(self.name, module, first(args, kwargs), output)
-
-    def __reduce__(self) -> tuple:
-        return (Tap, ())
-
-    def __deepcopy__(self, memo: dict) -> "Tap":
-        return Tap()
 
 
 def transformed(h: torch.Tensor) -> bool:
@@ -67,7 +55,9 @@ def remove_taps(module: nn.Module) -> None:
         (module._forward_hooks, module._forward_hooks_with_kwargs),
     ):
         for key in [
-            key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tap)
+            key
+            for key, hook in hooks.items()
+            if isinstance(getattr(hook, "__self__", None), PassTap)
         ]:
             del hooks[key]
             flags.pop(key, None)

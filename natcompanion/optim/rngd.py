@@ -14,7 +14,7 @@ from natcompanion import _checks as check
 from natcompanion._distributed import reduce_sum, world_size
 from natcompanion._moments import first
 from natcompanion.optim._activations import LINEAR, TWICE, find_activations
-from natcompanion.optim._blocks import KINDS, Block, Tap
+from natcompanion.optim._blocks import KINDS, Block, InputTap
 from natcompanion.optim.base import (
     Directions,
     Parameters,
@@ -413,11 +413,13 @@ class RNGD(Preconditioned):
             for key in [
                 key
                 for key, hook in hooks.items()
-                if isinstance(hook, Tap) and hook.optimizer() in (None, self)
+                if isinstance(hook, InputTap) and hook.optimizer() in (None, self)
             ]:
                 del hooks[key]
                 block.layer._forward_hooks_with_kwargs.pop(key, None)
-            handles.append(block.layer.register_forward_hook(Tap(self, name), with_kwargs=True))
+            handles.append(
+                block.layer.register_forward_hook(InputTap(self, name), with_kwargs=True)
+            )
         for handle in handles:
             weakref.finalize(self, handle.remove).atexit = False
 

@@ -179,6 +179,18 @@ def share_of_pairs(values: Any, pairs: Any) -> Interval:
     return Interval(float(array.mean()), low, high, len(things))
 
 
+def times(steps: Iterable[float | None]) -> np.ndarray:
+    """Return when runs reached a target: a run that never did (None) is infinitely late, later than
+    every other.
+
+    Examples
+    --------
+    >>> times([10, None]).tolist()
+    [10.0, inf]
+    """
+    return np.array([np.inf if step is None else float(step) for step in steps])
+
+
 @dataclass(frozen=True)
 class Arrivals:
     """How many runs reached a target, and the median over all runs: None if half of them never
@@ -195,11 +207,8 @@ class Arrivals:
 
 
 def arrivals(steps: Iterable[float | None]) -> Arrivals:
-    """Return how many of the runs arrived, and the median over all of them; None is a run that
-    never did.
-
-    A run that never arrives counts as later than every other, so the median needs more than half of
-    the runs to arrive.
+    """Return how many of the runs arrived, and the median of their :func:`times`; None is a run
+    that never did, so that the median needs more than half of the runs to arrive.
 
     Examples
     --------
@@ -208,12 +217,12 @@ def arrivals(steps: Iterable[float | None]) -> Arrivals:
     >>> print(arrivals([10, None]))
     never in half of the runs (1 of 2 arrive)
     """
-    taken = list(steps)
-    if not taken:
+    taken = times(steps)
+    if not taken.size:
         raise ValueError("arrivals: expected at least one run, got none")
-    middle = float(np.median([np.inf if step is None else float(step) for step in taken]))
-    arrived = sum(step is not None for step in taken)
-    return Arrivals(arrived, len(taken), middle if np.isfinite(middle) else None)
+    middle = float(np.median(taken))
+    arrived = int(np.isfinite(taken).sum())
+    return Arrivals(arrived, taken.size, middle if np.isfinite(middle) else None)
 
 
 def median(values: Any) -> float:

@@ -184,6 +184,14 @@ def test_a_search_names_its_edges_and_refuses_unequal_seeds(add):
         boltzmann.chosen("muon")
 
 
+@pytest.mark.parametrize("first", [1.0, 1 + 1e-12, 1 - 1e-12])
+def test_of_settings_that_are_equal_but_for_rounding_the_first_is_chosen(add, first):
+    for lr, seconds in ((0.1, 0.3 * first), (0.2, 0.3), (0.4, 0.31)):
+        values = {"steps_to_target": seconds}
+        add("rivals", values, preset="tuning", method="sgd", lr=lr, momentum=0.0)
+    assert boltzmann.chosen("sgd").settings["lr"] == 0.1
+
+
 def test_learning_table_shows_every_method_and_the_longer_step(add):
     for method, lr in zip(boltzmann.METHODS, (0.5, 1, 0.03, 0.4, 0.4, 0.2, 1.0), strict=True):
         learning(add, method, lr, [30, 10, 20, 50] if method != "diagonal" else [None] * 4)

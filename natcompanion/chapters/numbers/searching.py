@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from natcompanion.chapters.experiments import Results
+from natcompanion.chapters.statistics import best, ratio_interval
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,10 @@ def choice(
     """Return the setting of a method with the least geometric mean of ``key`` over the tuning
     seeds.
 
-    A setting with a seed that has no value (None) comes after all others. ``edges`` names the
-    settings of which the chosen value is the least or the greatest that was tried; 0 is none for
-    those in ``zero``, which can be no less.
+    A setting with a seed that has no value (None) comes after all others, and of settings that are
+    equal but for rounding the first is taken. ``edges`` names the settings of which the chosen
+    value is the least or the greatest that was tried; 0 is none for those in ``zero``, which can be
+    no less.
 
     Raises
     ------
@@ -49,11 +49,11 @@ def choice(
     arrived = {point: values for point, values in found.items() if None not in values}
     if not arrived:
         raise ValueError(f"{method}: no setting has a value on every seed")
-    best = min(arrived, key=lambda point: np.log(np.array(arrived[point], float)).mean())
+    chosen = best((point, ratio_interval(values).mean) for point, values in arrived.items())
     edges = []
     for position, name in enumerate(names):
         tried = sorted({point[position] for point in found})
         ends = {tried[0], tried[-1]} - ({0} if name in zero else set())
-        if len(tried) > 1 and best[position] in ends:
+        if len(tried) > 1 and chosen[position] in ends:
             edges.append(name)
-    return Choice(dict(zip(names, best, strict=True)), len(found), tuple(edges))
+    return Choice(dict(zip(names, chosen, strict=True)), len(found), tuple(edges))

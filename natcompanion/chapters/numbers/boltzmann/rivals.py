@@ -7,7 +7,7 @@ from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.boltzmann.learning import METHODS
 from natcompanion.chapters.numbers.searching import Choice, choice
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import arrivals, best
+from natcompanion.chapters.statistics import arrivals, best, times
 
 PLAIN = {"sgd": "SGD with momentum", "adamw": "AdamW", "muon": "Muon on the weights"}
 RIVALS = {**PLAIN, **{name: text for name, text in METHODS.items() if name != "sgd"}}
@@ -49,18 +49,16 @@ def rival_steps(method: str) -> int:
 
 def first_order(key: str = "steps_to_target") -> str:
     """Return which of SGD with momentum, AdamW and Muon has the least median of ``key``."""
-    medians = {method: rival_median(method, key) for method in PLAIN}
-    return best((method, np.inf if x is None else x) for method, x in medians.items())
+    medians = times(rival_median(method, key) for method in PLAIN)
+    return best(zip(PLAIN, medians, strict=True))
 
 
 def ahead(method: str, key: str = "steps_to_target") -> np.ndarray:
-    """Return for each start whether a method needs less of ``key`` than the best first-order one.
-
-    A run that never arrives is later than every run that does.
+    """Return for each start whether a method needs less of ``key`` than the best first-order
+    one.
     """
-    own, other = (_of_each_start(name, key) for name in (method, first_order(key)))
-    late = [[np.inf if x is None else x for x in each] for each in (own, other)]
-    return np.array(late[0]) < np.array(late[1])
+    own, other = (times(_of_each_start(name, key)) for name in (method, first_order(key)))
+    return own < other
 
 
 def starts_ahead(method: str, key: str = "steps_to_target") -> int:
@@ -71,19 +69,19 @@ def starts_ahead(method: str, key: str = "steps_to_target") -> int:
 def rivals_table() -> Table:
     """Return what the search chose, steps and processor seconds of every method."""
     count = len(rival_runs("sgd"))
-    searched = {chosen(method).searched for method in RIVALS}
-    (settings,) = searched
+    choices = {method: chosen(method) for method in RIVALS}
+    (settings,) = {each.searched for each in choices.values()}
     length = stored("boltzmann_rivals.tuning").records[0].settings["steps"]
     return Table(
         ["direction", "step size", "momentum", "reached", "median steps", "median seconds"],
-        [_row(method, name) for method, name in RIVALS.items()],
+        [_row(method, name, choices[method].settings) for method, name in RIVALS.items()],
         f"Steps and processor seconds to the target, {count} starts; every method with the best of "
         f"{settings} pairs of step size and momentum on two other starts, within {length} steps.",
     )
 
 
-def _row(method: str, name: str) -> list:
-    found, picked = arrivals(_of_each_start(method, "steps_to_target")), chosen(method).settings
+def _row(method: str, name: str, picked: dict) -> list:
+    found = arrivals(_of_each_start(method, "steps_to_target"))
     middle = None if found.median is None else f"{found.median:.0f}"
     seconds = rival_median(method, "seconds_to_target")
     return [

@@ -529,3 +529,93 @@ def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_a_remedy(name):
     ):
         DENSE[name](small, x, t)
     assert DENSE[name](small, x, t).shape == (15, 15)  # the limit of the block is gone
+
+
+class Residual(nn.Module):
+    """The residual u'' + u of a network, by derivatives of its own output by its inputs."""
+
+    def __init__(self, in_place=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.in_place = nn.Linear(1, 4), nn.Linear(4, 1), in_place
+
+    def forward(self, x):
+        x = x.requires_grad_() if self.in_place else x.clone().requires_grad_()
+        u = self.b(torch.tanh(self.a(x)))
+        (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.sum(), x, create_graph=True)[0] + u
+
+
+class ByHand(Residual):
+    """The same in closed form."""
+
+    def forward(self, x):
+        h, w = torch.tanh(self.a(x)), self.a.weight.squeeze(1)
+        return self.b(h) + (-2 * h * (1 - h**2) * w**2) @ self.b.weight.mT
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_that_differentiates_by_its_inputs(in_place):
+    model, twin, x = Residual(in_place).double(), ByHand().double(), batch(shape=(1,))
+    t = batch(shape=(1,), seed=3)
+    expected = reference.fisher(twin, x, Gaussian())
+    plain = nn.Sequential(model.a, nn.Tanh(), model.b)  # negative control: u alone
+    assert relative(reference.fisher(plain, x, Gaussian()), expected) > 0.1
+    v = torch.linspace(-1, 1, len(expected), dtype=torch.float64)
+    for _ in range(2):  # the first call leaves nothing in x
+        for found in (
+            metrics.fisher(model, x, Gaussian()),
+            metrics.FisherOperator(model, x, Gaussian()).dense(),
+            metrics.gauss_newton(model, x, t, Gaussian()),
+        ):
+            assert relative(found, expected) < 1e-12
+        found = metrics.FisherOperator(model, [x[:2], x[2:]], Gaussian()) @ v
+        assert relative(found, expected @ v) < 1e-12
+        assert not x.requires_grad
+    assert (
+        relative(
+            metrics.gradient_covariance(model, x, t, Gaussian()),
+            metrics.gradient_covariance(twin, x, t, Gaussian()),
+        )
+        < 1e-12
+    )
+
+
+def tokens(**options):
+    torch.manual_seed(0)
+    embedding = nn.Embedding(7, 4, **options)
+    embedding.weight.data *= 3
+    return nn.Sequential(embedding, nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)).double()
+
+
+def test_metrics_do_not_renormalize_an_embedding():
+    x = torch.randint(7, (5, 4), generator=torch.Generator().manual_seed(1))
+    model, norm = tokens(max_norm=1.0), tokens()
+    w = model[0].weight
+    before, version = w.detach().clone(), w._version
+    found = metrics.fisher(model, x, Categorical())
+    operator = metrics.FisherOperator(model, x, Categorical())
+    assert relative(operator @ torch.eye(len(found), dtype=torch.float64), found) < 1e-12
+    assert torch.equal(w, before)
+    assert w._version == version
+    norm[0].weight.data /= norm[0].weight.data.norm(dim=1, keepdim=True).clamp(min=1) + 1e-7
+    assert relative(found, reference.fisher(norm, x, Categorical())) < 1e-5
+    assert relative(found, reference.fisher(tokens(), x, Categorical())) > 0.1  # the control
+    model(x)
+    assert not torch.equal(w, before)  # as a pass of training does
+
+
+def test_derivatives_of_an_embedding_are_not_scaled_by_frequency():
+    x = torch.tensor([[0, 0, 1, 2], [3, 3, 3, 1], [4, 5, 6, 6]])
+    scaled, plain = tokens(scale_grad_by_freq=True), tokens()
+    expected = metrics.fisher(plain, x, Categorical())
+    found = metrics.fisher(scaled, x, Categorical())
+    assert relative(found, expected) < 1e-14
+    products = metrics.FisherOperator(scaled, x, Categorical())
+    assert relative(products @ torch.eye(len(found), dtype=torch.float64), expected) < 1e-12
+    assert scaled[0].scale_grad_by_freq
+    slopes = [
+        torch.autograd.grad(model(x).square().sum(), model[0].weight)[0]
+        for model in (scaled, plain)
+    ]
+    assert relative(*slopes) > 0.1  # the control: torch's gradient of the first is no derivative

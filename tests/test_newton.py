@@ -7,6 +7,8 @@ from torch import nn
 from natcompanion import reference
 from natcompanion.likelihoods import Categorical, Gaussian
 from natcompanion.optim import NaturalGradient, Newton, loss_hessian
+from tests.test_metrics import ByHand, Residual
+from tests.test_metrics import batch as batch_of
 from tests.test_natural_gradient import (
     EXACT,
     batch,
@@ -17,6 +19,7 @@ from tests.test_natural_gradient import (
     solved,
     vector,
 )
+from tests.test_operators import ONCE
 
 
 @named
@@ -86,3 +89,20 @@ def test_refusals():
             torch.zeros(1, dtype=torch.long),
             Categorical(),
         )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_hessian_of_a_model_that_differentiates_by_its_inputs(in_place):
+    x, t = batch_of(5, (1,)), batch_of(5, (1,), seed=3)
+    H = loss_hessian(Residual(in_place).double(), x, t, Gaussian())
+    expected = reference.loss_hessian(ByHand().double(), x, t, Gaussian())
+    torch.testing.assert_close(H, expected, rtol=1e-10, atol=1e-12)
+    G = reference.fisher(ByHand().double(), x, Gaussian())
+    assert float((G - expected).norm() / expected.norm()) > 0.01  # negative control
+
+
+@pytest.mark.parametrize("key", ["hardsigmoid", "bags", "once"])
+def test_layers_without_a_second_derivative_are_refused_in_words(key):
+    model, x = ONCE[key]
+    with pytest.raises(ValueError, match="second derivatives.*NaturalGradient"):
+        loss_hessian(model.double(), x, torch.zeros(5, dtype=torch.long), Categorical())

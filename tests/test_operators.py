@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.utils.data import DataLoader, TensorDataset
 
 from natcompanion import metrics, reference
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
 from natcompanion.metrics import CovarianceOperator, FisherOperator, MonteCarloOperator
+from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.metrics.operators import JacobianProducts
 from natcompanion.solvers import conjugate_gradient
 from tests.test_metrics import ALL, NETWORKS, batch, mlp, named, target
 
@@ -363,3 +366,69 @@ def test_the_diagonal_of_a_wide_softmax_takes_no_rows(monkeypatch):
     weight = (y * (1 - y)).mT @ x.square() / 4
     expected = torch.cat([weight.flatten(), (y * (1 - y)).mean(0)])
     torch.testing.assert_close(operator.diagonal(), expected, rtol=1e-10, atol=1e-16)
+
+
+class Cube(torch.autograd.Function):
+    """A function of one's own that torch can differentiate once."""
+
+    @staticmethod
+    def forward(ctx, a):
+        ctx.save_for_backward(a)
+        return a**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+
+class Detached(Cube):
+    """The same with a backward pass from which torch learns nothing."""
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g.detach()
+
+
+class Own(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, a):
+        return self.function.apply(a)
+
+
+ONCE = {
+    "hardsigmoid": (nn.Sequential(nn.Linear(3, 4), nn.Hardsigmoid(), nn.Linear(4, 3)), batch()),
+    "bags": (
+        nn.Sequential(nn.EmbeddingBag(7, 4, mode="sum"), nn.Tanh(), nn.Linear(4, 3)),
+        torch.randint(7, (5, 6), generator=torch.Generator().manual_seed(0)),
+    ),
+    "once": (nn.Sequential(nn.Linear(3, 4), Own(Cube), nn.Linear(4, 3)), batch()),
+    "detached": (nn.Sequential(nn.Linear(3, 4), Own(Detached), nn.Linear(4, 3)), batch()),
+}
+
+
+@pytest.mark.parametrize(("model", "x"), ONCE.values(), ids=ONCE)
+def test_layers_without_a_second_derivative(model, x):
+    """Products do not need it, though reverse mode twice does, which fails or is wrong: the
+    control.
+    """
+    model = model.double()
+    expected = metrics.fisher(model, x, Categorical())
+    agree(FisherOperator(model, x, Categorical()), expected)
+    t = target(Categorical())
+    agree(
+        CovarianceOperator(model, x, t, Categorical()),
+        metrics.gradient_covariance(model, x, t, Categorical()),
+    )
+    jacobian = JacobianProducts(ModelFunction(model), x)
+    v = torch.linspace(-1, 1, len(expected), dtype=torch.float64)
+    pieces = [q.view_as(p) for q, p in zip(v.split(jacobian.sizes), jacobian.leaves, strict=True)]
+    right = jacobian.push(v)
+    try:
+        wrong = jacobian._push_in_reverse(pieces)
+    except RuntimeError:
+        return
+    assert float((wrong - right).norm() / right.norm()) > 0.1

@@ -57,7 +57,12 @@ class ModelFunction:
         self.dtype = (
             torch.float32 if first.dtype in (torch.float16, torch.bfloat16) else first.dtype
         )
-        self.theta = {name: self._cast(p.detach()) for name, p in self.originals.items()}
+        self.theta = {
+            name: self._cast(
+                p.detach().clone() if id(p) in _renormalized(self.modules) else p.detach()
+            )
+            for name, p in self.originals.items()
+        }
         self.size = sum(p.numel() for p in self.theta.values())
         others = {id(slot.tensor): slot.tensor for slot in self.slots}
         for p in self.originals.values():
@@ -96,11 +101,12 @@ class ModelFunction:
         new = self.constants | {id(self.originals[name]): tensor for name, tensor in theta.items()}
         with (
             evaluation(self.modules.values()),
-            _dense_gradients(self.modules.values()),
+            _true_gradients(self.modules.values()),
             substituted(self.slots, new),
             _twice_differentiable(self.modules),
+            torch.enable_grad(),  # the model may differentiate by its inputs
         ):
-            r = self.model(x)
+            r = self.model(x.detach())
         if not isinstance(r, torch.Tensor) or r.ndim != 2 or len(r) != len(x):
             got = f"shape {tuple(r.shape)}" if isinstance(r, torch.Tensor) else type(r).__name__
             raise ValueError(
@@ -116,9 +122,8 @@ class ModelFunction:
         behind, nor the middle one, which may be their mean.
         """
         k = 3 * len(x) // 5
-        with torch.no_grad():
-            r = self(self.theta, x)
-            alone = self(self.theta, x[k : k + 1])
+        r = self(self.theta, x).detach()
+        alone = self(self.theta, x[k : k + 1]).detach()
         if not all_finite(r):
             raise ValueError(
                 "model: expected finite outputs, got NaN or infinite ones; check the parameters"
@@ -188,19 +193,37 @@ def evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def _dense_gradients(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Let embeddings give dense gradients: sparse ones cannot be joined to one vector, nor
-    differentiated again.
+def _true_gradients(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let embeddings give dense gradients that are the derivatives: sparse ones cannot be joined to
+    one vector, nor differentiated again, and scaled ones are those of no function.
     """
     kinds = nn.Embedding, nn.EmbeddingBag
-    sparse = [module for module in modules if isinstance(module, kinds) and module.sparse]
+    flags = [
+        (module, key)
+        for module in modules
+        if isinstance(module, kinds)
+        for key in ("sparse", "scale_grad_by_freq")
+        if getattr(module, key)
+    ]
     try:
-        for module in sparse:
-            module.sparse = False
+        for module, key in flags:
+            setattr(module, key, False)
         yield
     finally:
-        for module in sparse:
-            module.sparse = True
+        for module, key in flags:
+            setattr(module, key, True)
+
+
+def _renormalized(modules: dict[str, nn.Module]) -> set[int]:
+    """Return the ids of the weights that a forward pass changes: those of embeddings with a
+    ``max_norm``.
+    """
+    kinds = nn.Embedding, nn.EmbeddingBag
+    return {
+        id(module.weight)
+        for module in modules.values()
+        if isinstance(module, kinds) and module.max_norm is not None
+    }
 
 
 class Slot(NamedTuple):

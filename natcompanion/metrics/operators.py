@@ -5,6 +5,7 @@ gradient, and only the first one pays for the set-up. On several batches the gra
 time is rebuilt.
 """
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import scipy.sparse.linalg
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
+from torch.func import jvp
 
 from natcompanion import _checks
 from natcompanion._memory import affordable
@@ -28,10 +31,12 @@ class JacobianProducts:
     """The products ``J v`` and ``u J`` for one batch, from a graph that is built once.
 
     ``J v`` is the derivative of ``u J`` with respect to ``u``, multiplied by ``v``: reverse mode
-    twice, which any differentiable module supports.
+    twice. Where a layer has no second derivative (Hardsigmoid, EmbeddingBag, a function of one's
+    own), it is found by forward mode, or else from the rows of J.
     """
 
     def __init__(self, f: ModelFunction, x: torch.Tensor) -> None:
+        self.f, self.x, self.twice = f, x, True
         self.theta = {name: p.detach().requires_grad_() for name, p in f.theta.items()}
         self.leaves = list(self.theta.values())
         self.sizes = [p.numel() for p in self.theta.values()]
@@ -39,6 +44,7 @@ class JacobianProducts:
             self.r = f(self.theta, x)
             if not self.r.requires_grad:
                 raise ValueError(DETACHED)
+            self.doubtful = _has_functions_in_python(self.r)
             self.u = torch.zeros_like(self.r, requires_grad=True)
             pulled = torch.autograd.grad(
                 self.r, self.leaves, self.u, create_graph=True, materialize_grads=True
@@ -51,8 +57,41 @@ class JacobianProducts:
             piece.view_as(p)
             for piece, p in zip(v.split(self.sizes), self.theta.values(), strict=True)
         ]
-        used = [pieces[i] for i, _ in self.pulled]
-        return torch.autograd.grad([g for _, g in self.pulled], self.u, used, retain_graph=True)[0]
+        if self.twice:
+            try:
+                found = self._push_in_reverse(pieces)
+                self.twice = not self.doubtful or self._adjoint(v, found)
+                self.doubtful = False
+            except RuntimeError:  # a layer without a second derivative
+                self.twice = False
+        return found if self.twice else self._push_without(v, pieces)
+
+    def _push_in_reverse(self, pieces: list[torch.Tensor]) -> torch.Tensor:
+        along = [pieces[i] for i, _ in self.pulled]
+        grads = [g for _, g in self.pulled]
+        return torch.autograd.grad(grads, self.u, along, retain_graph=True)[0]
+
+    def _adjoint(self, v: torch.Tensor, found: torch.Tensor) -> bool:
+        """Say whether ``u (J v)`` is ``(u J) v`` for one u: it is not where a function of one's own
+        has a backward pass that is not differentiable, of which torch says nothing.
+        """
+        u = torch.arange(found.numel(), dtype=found.dtype, device=found.device).cos()
+        back, Jv = self.pull(u.view_as(found)), found.flatten()
+        bound = torch.finfo(v.dtype).eps ** 0.5 * (u.norm() * Jv.norm() + back.norm() * v.norm())
+        return bool((u @ Jv - back @ v).abs() <= bound)
+
+    def _push_without(self, v: torch.Tensor, pieces: list[torch.Tensor]) -> torch.Tensor:
+        """Return ``J v`` without second derivatives."""
+        theta = {name: p.detach() for name, p in self.theta.items()}
+        tangents = dict(zip(theta, pieces, strict=True))
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "`torch.jit.script")  # of torch's own code
+                return jvp(lambda at: self.f(at, self.x), (theta,), (tangents,))[1].detach()
+        except RuntimeError:  # nor a forward mode
+            o = self.r.shape[1]
+            units = torch.eye(o, dtype=v.dtype, device=v.device).expand(len(self.r), o, o)
+            return torch.cat([rows @ v for _, rows in self.f.chunks(self.x, units)])
 
     def pull(self, u: torch.Tensor) -> torch.Tensor:
         """Return the sum over examples of ``u J``; (n, o) in, (P,) out."""
@@ -60,6 +99,20 @@ class JacobianProducts:
             self.r, self.leaves, u, retain_graph=True, materialize_grads=True
         )
         return torch.cat([g.reshape(-1) for g in grads])
+
+
+def _has_functions_in_python(r: torch.Tensor) -> bool:
+    """Say whether a ``torch.autograd.Function`` took part in a result."""
+    seen, todo = set(), [r.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return True
+        seen.add(node)
+        todo += [function for function, _ in node.next_functions]
+    return False
 
 
 def input_batches(x: Batches) -> list[torch.Tensor]:

@@ -42,7 +42,8 @@ def loss_hessian(
     Raises
     ------
     ValueError
-        If there are more than 5000 parameters, or the batch does not fit the model.
+        If there are more than 5000 parameters, the batch does not fit the model, or torch has no
+        second derivative of a layer.
 
     Source: revisiting Section 4.2.
 
@@ -71,8 +72,36 @@ def loss_hessian(
         }
         return likelihood.nll(f(named, x), t).mean()
 
-    H = jacrev(grad(loss))(theta).detach()
+    try:
+        H = jacrev(grad(loss))(theta).detach()
+    except RuntimeError:  # a model that functional transforms cannot take
+        H = _row_by_row(f, x, t, likelihood)
     return (H + H.mT) / 2
+
+
+def _row_by_row(
+    f: ModelFunction, x: torch.Tensor, t: torch.Tensor, likelihood: Likelihood
+) -> torch.Tensor:
+    """Return the derivatives of the gradient (P, P), one after the other."""
+    theta = {name: p.clone().requires_grad_() for name, p in f.theta.items()}
+    leaves = list(theta.values())
+    try:
+        with torch.enable_grad():
+            loss = likelihood.nll(f(theta, x), t).mean()
+            pieces = torch.autograd.grad(loss, leaves, create_graph=True, materialize_grads=True)
+            g = f.flat(pieces)
+        if not g.requires_grad:  # the loss is linear
+            return torch.zeros(f.size, f.size, dtype=f.dtype, device=x.device)
+        g.sum().backward(retain_graph=True)  # grad passes by what has no derivative, in silence
+        rows = [
+            torch.autograd.grad(g_i, leaves, retain_graph=True, materialize_grads=True) for g_i in g
+        ]
+        return torch.stack([f.flat(row) for row in rows])
+    except RuntimeError as error:
+        raise ValueError(
+            f"model: expected layers with second derivatives, got one without ({error}); use "
+            "NaturalGradient, which needs first ones"
+        ) from error
 
 
 class Newton(NaturalGradient):

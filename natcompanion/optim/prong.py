@@ -749,7 +749,8 @@ def _batches(inputs: Inputs) -> Iterator[tuple]:
                 f"a batch of type {type(batch).__name__}; of a DataLoader, pass lambda: (x "
                 "for x, _ in loader)"
             )
-        yield batch if isinstance(batch, tuple) else (batch,)
+        arguments = batch if isinstance(batch, tuple) else (batch,)
+        yield tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in arguments)
 
 
 def _fraction(value: float, name: str) -> float:

@@ -588,6 +588,47 @@ def test_what_is_not_finite_changes_nothing(row):
     close(moving(model), moving(again), 1e-12)
 
 
+@over("gradient")
+def test_a_step_that_overflows_changes_no_parameter(row):
+    """The gradient is finite, what it would lead to is not: plain SGD shows that, the control."""
+    model, optimizer = row.make()
+    train(row, model, optimizer, 2)
+    backward(model, optimizer, 2)
+    for p in model.parameters():
+        p.grad.fill_(1e300)
+    for group in optimizer.param_groups:
+        group["lr"] = 1e12
+    before = pieces(model)
+    velocities = [
+        s["momentum_buffer"].clone() for s in optimizer.state.values() if "momentum_buffer" in s
+    ]
+    with pytest.raises(ValueError, match="expected (a )?finite"):
+        optimizer.step()
+    assert still(pieces(model), before)
+    kept = [s["momentum_buffer"] for s in optimizer.state.values() if "momentum_buffer" in s]
+    assert all(v.isfinite().all() for v in kept) and len(kept) == len(velocities)
+    free = plain(model)
+    for p in free.parameters():
+        p.grad = torch.full_like(p, 1e300)
+    torch.optim.SGD(free.parameters(), lr=1e12).step()
+    assert not vector(free).isfinite().all()
+
+
+@over()
+def test_nothing_trained_is_a_step_without_effect_or_said(row):
+    model, optimizer = row.make()
+    train(row, model, optimizer, 1)
+    model.requires_grad_(False)
+    before = pieces(model)
+    if row.kind == "batch":
+        with pytest.raises(ValueError, match="requires_grad"):
+            optimizer.step(*data())
+    else:
+        optimizer.zero_grad()
+        optimizer.step()
+    assert still(pieces(model), before)
+
+
 @over()
 def test_momentum_nesterov_and_decay(row):
     """Two steps in closed form, from the directions of steps without any of the three."""

@@ -708,6 +708,25 @@ def test_a_model_that_differentiates_in_its_pass(sample):
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_a_model_that_asks_for_gradients_of_its_inputs_in_place():
+    """A sample that the model has marked is measured like a fresh one."""
+
+    class InPlace(Residual):
+        def forward(self, x):
+            return super().forward(x.requires_grad_())
+
+    marked, paths = X.clone(), []
+    for sample in (marked, X.clone()):
+        model = InPlace()
+        optimizer = PRONG(model, LR, eps=EPS, sample=sample, period=2)
+        for _ in range(4):
+            optimizer.zero_grad()
+            (model(marked) - 1).square().mean().backward()
+            optimizer.step()
+        paths.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(paths[0], paths[1], rtol=1e-12, atol=1e-14)
+
+
 def test_a_compiled_model_is_whole():
     """With a sample the hooks leave no break in the graph."""
     model = mlp(6, 5, 3)

@@ -238,6 +238,46 @@ def test_sample_pass_through_what_comes_before_the_first_layer():
     assert all(m.training for m in model.modules())
 
 
+@pytest.mark.parametrize(
+    ("first", "inputs"),
+    [
+        (nn.Embedding(7, 4), torch.arange(14).view(7, 2) % 7),
+        (nn.LayerNorm(4), torch.randn(9, 2, 4).double()),
+        (nn.ConvTranspose1d(2, 2, 3), torch.randn(9, 2, 4).double()),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_a_first_layer_whose_inputs_change_has_no_metric_from_a_sample(first, inputs):
+    """What comes before the first layer that has a metric may be trained itself."""
+    torch.manual_seed(0)
+    model = nn.Sequential(first, nn.Flatten(), nn.LazyLinear(3)).double()
+    model(inputs)
+    with pytest.raises(ValueError, match=r"'2' depend on '0\..*freeze what comes before"):
+        RNGD(model, 0.1, sample=inputs)
+    model[0].requires_grad_(False)
+    found = kept(RNGD(model, 0.1, sample=inputs), "2")["constant"]
+    expected = relative.linear_rfim(model[:2](inputs).detach())
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_sample_for_a_model_that_differentiates_by_its_inputs():
+    class Slope(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            x = x.requires_grad_()
+            u = self.b(torch.tanh(self.a(x)))
+            return torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+
+    torch.manual_seed(0)
+    model, x = Slope().double(), torch.randn(9, 2).double()
+    found = kept(RNGD(model, 0.1, sample=x, blocks="linear"), "a")["constant"]
+    torch.testing.assert_close(found, relative.linear_rfim(x))
+    assert not x.requires_grad
+
+
 def test_inputs_that_are_always_zero_change_nothing_else():
     """The rows of dead inputs are left out of the inverse: exact, as the whole inverse shows."""
     torch.manual_seed(0)

@@ -309,7 +309,12 @@ def select(
     if parameters is not None:
         wanted = {key if isinstance(key, str) else id(key) for key in parameters}
         unknown = wanted - set(named) - {id(p) for p in named.values()}
-        if unknown or not wanted:
+        if not wanted:
+            raise ValueError(
+                "parameters: expected at least one that is trained, got none; is requires_grad "
+                "off everywhere?"
+            )
+        if unknown:
             raise ValueError(
                 "parameters: expected trainable parameters of the model or their names, of "
                 f"{list(named)}; "

@@ -36,7 +36,8 @@ class Preconditioned(Optimizer):
     * Without ``parameters``, all of the model's are followed: one that is frozen now may be trained
       later.
     * Copies and pickles of model and optimizer together go on as the original would.
-    * A step on numbers that are not finite is refused and changes nothing.
+    * A step on numbers that are not finite is refused and changes nothing; one that would overflow
+      is refused and changes no parameter.
 
     Parameters
     ----------
@@ -130,7 +131,8 @@ class Preconditioned(Optimizer):
         Raises
         ------
         ValueError
-            If a gradient is not finite, or the metric cannot be had. Nothing is changed then.
+            If a gradient is not finite, or the metric cannot be had. Nothing is changed then. If
+            the step would overflow: no parameter is changed then.
         """
         loss = None
         if closure is not None:
@@ -165,6 +167,7 @@ class Preconditioned(Optimizer):
 
     def _descend(self, directions: Directions) -> None:
         """Move along the directions, with the momentum and the weight decay of each group."""
+        self._refuse_overflow(directions)
         for group in self.param_groups:
             lr, decay = float(group["lr"]), float(group["weight_decay"])
             for p in group["params"]:
@@ -175,6 +178,33 @@ class Preconditioned(Optimizer):
                 if decay:
                     p.mul_(1 - lr * decay)
                 p.add_(d, alpha=-lr)
+
+    def _refuse_overflow(self, directions: Directions) -> None:
+        """Raise ValueError if parameters or velocities would not be finite after the step.
+
+        Norms show that they will be, but for numbers near the largest; those are computed.
+        """
+        if not directions:
+            return
+        velocities = [self.state.get(p, {}).get("momentum_buffer") for p in directions]
+        parts = [*directions.values(), *(v for v in velocities if v is not None)]
+        lr = max(float(group["lr"]) for group in self.param_groups)
+        largest = min(torch.finfo(p.dtype).max for p in directions)
+        if norms(parts) * (1 + lr) < largest / 4:
+            return
+        for group in self.param_groups:
+            for p in group["params"]:
+                if (d := directions.get(p)) is None:
+                    continue
+                d = d.to_dense() if d.is_sparse else d
+                v = self.state.get(p, {}).get("momentum_buffer")
+                v = d if v is None else group["momentum"] * v + d
+                ahead = d + group["momentum"] * v if group["nesterov"] else v
+                if not bool((p - float(group["lr"]) * ahead).isfinite().all() & v.isfinite().all()):
+                    raise ValueError(
+                        f"{type(self).__name__}: expected a finite step, got NaN or infinity; no "
+                        "parameter was changed. Lower lr, raise the damping, or clip the gradient"
+                    )
 
     def _with_momentum(
         self, p: nn.Parameter, d: torch.Tensor, group: dict[str, Any]
@@ -399,14 +429,17 @@ def refuse_not_finite(gradients: Iterable[torch.Tensor], name: str) -> None:
     at.
     """
     numbers = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    if not numbers:
-        return
-    total = sum(map(float, torch._foreach_norm(numbers)))
-    if not isfinite(total) and not all(bool(g.isfinite().all()) for g in numbers):
+    if not isfinite(norms(numbers)) and not all(bool(g.isfinite().all()) for g in numbers):
         raise ValueError(
             f"{name}: expected finite gradients, got NaN or infinity; nothing was changed. "
             "Lower lr, raise the damping, or clip the gradient"
         )
+
+
+def norms(tensors: list[torch.Tensor]) -> float:
+    """Return the sum of the norms, which bounds every entry; 0 for none."""
+    dense = [t.coalesce().values() if t.is_sparse else t for t in tensors]
+    return sum(map(float, torch._foreach_norm(dense))) if dense else 0.0
 
 
 def _in_own_precision(

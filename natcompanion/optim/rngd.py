@@ -21,6 +21,7 @@ from natcompanion.optim.base import (
     Preconditioned,
     Share,
     require_module,
+    trainable,
     warn_if_plain,
 )
 
@@ -452,12 +453,17 @@ class RNGD(Preconditioned):
                 f'sample: expected blocks[{self.first!r}] = "linear", whose metric does not depend '
                 f"on the weights, got {block.kind if block else 'a layer without a metric'!r}"
             )
-        if check.floating(sample, "sample").ndim < 2:
+        looked_up = isinstance(sample, torch.Tensor) and sample.dtype in (torch.int32, torch.int64)
+        if not (looked_up and sample.numel()):
+            check.floating(sample, "sample")
+        if sample.ndim < 2:
             raise ValueError(f"sample: expected a batch, shape (n, ...), got {tuple(sample.shape)}")
         total = block.nothing()
         try:
             for part in sample.split(1000):
-                total += block.moments(block.inputs(_received(self.model, block.layer, part)))
+                received = _received(self.model, block.layer, part)
+                self._refuse_changing(block, received)
+                total += block.moments(block.inputs(received.detach()))
         except RuntimeError as error:
             raise ValueError(
                 f"sample: expected inputs of the model, got {sample.dtype} of shape "
@@ -465,6 +471,21 @@ class RNGD(Preconditioned):
             ) from error
         (constant,) = Share(len(sample)).mean(total / len(sample))
         self.state[block.parts[0]].update(block.new(), constant=constant)
+
+    def _refuse_changing(self, block: Block, received: torch.Tensor) -> None:
+        """Refuse inputs of a layer that depend on what is trained."""
+        if not received.requires_grad:
+            return
+        leaves, along = list(trainable(self._leaves())), torch.ones_like(received)
+        slopes = torch.autograd.grad(received, leaves, along, allow_unused=True)
+        changing = [p for p, slope in zip(leaves, slopes, strict=True) if slope is not None]
+        if changing:
+            names = {id(p): name for name, p in self.model.named_parameters()}
+            raise ValueError(
+                f"sample: expected a first layer whose inputs do not change, but those of layer "
+                f"{block.name!r} depend on {names[id(changing[0])]!r}, which is trained; leave "
+                "sample out, or freeze what comes before the layer"
+            )
 
 
 def _due(group: dict[str, Any]) -> bool:
@@ -499,7 +520,8 @@ def _received(model: nn.Module, layer: nn.Module, x: torch.Tensor) -> torch.Tens
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        model(x)
+        with torch.enable_grad():
+            model(x.detach())
     finally:
         handle.remove()
         for module, training in modes:

@@ -14,8 +14,6 @@ import pytest
 import natcompanion
 from natcompanion.chapters import ledger
 
-WITHOUT_EXAMPLE = {"NaturalSpace", "natural_space"}
-"""Still to be written."""
 NOT_CALLED = (Exception, Enum)
 PAPERS = "|".join(ledger.PAPERS)
 PLACES = "Eqs?|Sec|Sections?|Algorithm|Figure"
@@ -54,14 +52,12 @@ def test_the_library_exports_something():
 @named
 def test_it_has_an_example(path):
     text = inspect.getdoc(EXPORTED[path])
-    assert ("\nExamples\n--------\n" in text and ">>> " in text) or (
-        path.rpartition(".")[2] in WITHOUT_EXAMPLE
-    )
+    assert "\nExamples\n--------\n" in text and ">>> " in text
 
 
 @named
 def test_its_arguments_are_listed(path):
-    if arguments(EXPORTED[path]) and path.rpartition(".")[2] not in WITHOUT_EXAMPLE:
+    if arguments(EXPORTED[path]):
         assert "\nParameters\n----------\n" in inspect.getdoc(EXPORTED[path])
 
 

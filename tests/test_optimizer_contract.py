@@ -40,6 +40,7 @@ from natcompanion.optim import (
     Newton,
     PRONGPlus,
     SampleSpaceNaturalGradient,
+    natural_space,
 )
 from natcompanion.optim.mirror_descent import MirrorDescent
 from natcompanion.optim.relative_gradient import RelativeGradient
@@ -114,6 +115,25 @@ def mirrored(model: nn.Module, params: Any = None, **options: Any) -> torch.opti
     g = torch.Generator().manual_seed(5)
     M = torch.randn(P, P, generator=g, dtype=torch.float64)
     return MirrorDescent(params, M @ M.mT / P + torch.eye(P, dtype=torch.float64), **options)
+
+
+class Metric:
+    """A function that gives a metric of all parameters of a model, which moves with them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self) -> torch.Tensor:
+        theta = nn.utils.parameters_to_vector(self.model.parameters()).detach().double()
+        return torch.diag(1 + theta**2) + torch.outer(theta, theta)
+
+
+def natural(model: nn.Module, params: Any = None, **options: Any) -> torch.optim.Optimizer:
+    """Return gradient descent on the natural parameters of a model."""
+    params = list(model.parameters()) if params is None else params
+    groups = params if isinstance(params[0], dict) else [{"params": params}]
+    groups = [{**options, **group} for group in groups]
+    return natural_space(groups, Metric(model), torch.optim.SGD, period=2)
 
 
 def relative(model: nn.Module, params: Any = None, **options: Any) -> torch.optim.Optimizer:
@@ -221,6 +241,7 @@ TABLE = {
         {"blocks": "mean"},
     ),
     "MirrorDescent": Row(mirrored, "gradient", {"lr": 0.05}, key="params"),
+    "natural_space": Row(natural, "gradient", {"lr": 0.05}, key="params"),
     "RelativeGradient": Row(
         relative, "gradient", {"lr": 0.1, **MOMENTUM}, model=squares, key="params"
     ),
@@ -233,6 +254,8 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("momentum_nesterov_and_decay", KSD): "the last step is in its subspace instead",
     ("some_gradients_are_missing", "MirrorDescent"): "its metric couples all parameters",
     ("a_group_added_later", "MirrorDescent"): "its metric has a size",
+    ("a_group_added_later", "natural_space"): "its metric has a size",
+    ("hooks_of_the_step_run_once", "natural_space"): "its inner optimizer is one more of torch's",
     **{
         (prop, "RelativeGradient"): "a layer of its model is one square matrix"
         for prop in (
@@ -248,7 +271,7 @@ EXEMPT: dict[tuple[str, str], str] = {
             "parameters_that_will_not_do",
             "a_model_is_asked_for",
         )
-        for name in ("MirrorDescent", "RelativeGradient")
+        for name in ("MirrorDescent", "RelativeGradient", "natural_space")
     },
 }
 

@@ -212,7 +212,7 @@ def test_equation_11():
         theta.grad = torch.zeros(2, dtype=torch.float64)
         optimizer.step()  # with no gradient, decay alone shrinks phi, and with it theta
         assert close(theta.detach(), torch.linalg.solve(W, 0.9 * (W @ THETA)))
-        assert close(optimizer.state_dict()["natural_space"]["phi"], 0.9 * (W @ THETA))
+        assert close(optimizer.state[theta]["phi"], 0.9 * (W @ THETA))
 
 
 @pytest.mark.parametrize("number", [12, 13, 14])

@@ -27,6 +27,7 @@ from test_form import RAW
 BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = [path.stem for path in sorted(BOOK.glob("*.ipynb"))]
 SECOND = 1000
+RUN = 600 * SECOND  # a chapter takes a minute; on a busy machine ten times as much
 WORKSPACES = map("room-{}".format, itertools.count())  # each opens nothing but its chapter
 NUMBER = re.compile(r"[-−+]?\d+(?:[.,]\d+)*(?:e[-−+]?\d+)?")
 
@@ -147,9 +148,9 @@ def run_all(page: Page, chapter: str) -> list[str]:
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_text("Run All Cells", exact=True).click()
     live = [cell for cell in code(chapter) if ".live(" in cell.source]
-    expect(page.locator(".nc-live")).to_have_count(len(live), timeout=240 * SECOND)
+    expect(page.locator(".nc-live")).to_have_count(len(live), timeout=RUN)
     last = page.locator(".jp-CodeCell .jp-InputArea-prompt:visible").last
-    expect(last).to_have_text(re.compile(r"\[\d+\]:"), timeout=240 * SECOND)
+    expect(last).to_have_text(re.compile(r"\[\d+\]:"), timeout=RUN)
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
     return trouble(page)
 

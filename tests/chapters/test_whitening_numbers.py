@@ -375,6 +375,7 @@ def test_curves_are_geometric_means_with_a_floor(store):
 
 def test_spectra_of_the_digits():
     x, mean, cov = numbers.whitening.digit_covariance()
+    assert x.untyped_storage().nbytes() == x.nbytes  # no view of all 5,000
     assert x.shape == (6, 784) and cov.shape == (784, 784)
     pixels = mnist(split="all", dtype=torch.float64)[0].flatten(1).numpy()
     assert np.allclose(cov, np.cov(pixels.T, bias=True)) and np.allclose(mean, pixels.mean(0))

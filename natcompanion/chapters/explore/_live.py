@@ -35,7 +35,7 @@ from natcompanion.chapters.explore._frames import (
 
 OPTIONS = ("start", "labels", "dpi")
 STEPS = 100  # at least, of a slider over real numbers
-QUICK = 0.3  # seconds of drawing up to which a control redraws at once
+QUICK = 0.3  # processor seconds of drawing up to which a control redraws at once
 
 
 def live(
@@ -49,12 +49,12 @@ def live(
 ) -> Described:
     """Return a figure that the kernel draws at any point of ranges.
 
-    Where the last picture took less than 0.3 s, it is drawn again whenever a control moves; else
-    when the reader presses Run. While it is drawn, the button says so and is disabled. A picture
-    that does not belong to the controls is dimmed, and a line says which point it shows and which
-    one Run draws. An error at the start point is raised, so that it stops the build of the book;
-    later the reader sees its type and message in place of the picture. Tag the cell
-    ``remove-cell``.
+    Where the last picture took less than 0.3 s of processor time, it is drawn again whenever a
+    control moves; else when the reader presses Run. While it is drawn, the button says so and is
+    disabled. A picture that does not belong to the controls is dimmed, and a line says which point
+    it shows and which one Run draws. An error at the start point is raised, so that it stops the
+    build of the book; later the reader sees its type and message in place of the picture. Tag the
+    cell ``remove-cell``.
 
     Parameters
     ----------
@@ -161,10 +161,10 @@ class _Live(Described):
         self._mark_stale()
 
     def _render(self) -> Frame:
-        """Draw the picture at the point ``shown``, show it, and note how long that took."""
-        began = time.perf_counter()
+        """Draw the picture at the point ``shown``, show it, and note its processor time."""
+        began = time.process_time()
         frame = render(self.draw, self.describe, self.shown, self.dpi)
-        self.result.value, self.seconds = frame_html(frame), time.perf_counter() - began
+        self.result.value, self.seconds = frame_html(frame), time.process_time() - began
         return frame
 
     def _moved(self) -> None:

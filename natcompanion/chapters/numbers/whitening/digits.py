@@ -38,8 +38,9 @@ def digit_covariance() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return six digits (6, 784), the mean of all 5000 and their covariance."""
     images, _ = mnist(split="all", dtype=torch.float64)
     x = images.flatten(1)
-    mean = x.mean(0)
-    return x[:6], mean, (x - mean).mT @ (x - mean) / len(x)
+    six, mean = x[:6].clone(), x.mean(0)  # a view would keep all of them
+    x = x.sub_(mean)
+    return six, mean, x.mT @ x / len(x)
 
 
 @cache

@@ -1,4 +1,5 @@
-// Two repairs of the widget manager: sliders that say their name and their value, and equations in labels.
+// Two repairs of the widget manager, sliders that say their name and their value, and equations in labels; and one of
+// the theme, which prints black titles on a dark page.
 (() => {
   "use strict";
 
@@ -56,5 +57,15 @@
       childList: true,
       subtree: true,
     });
+  });
+
+  // Paper is light.
+  let theme = null;
+  window.addEventListener("beforeprint", () => {
+    theme = document.documentElement.dataset.theme;
+    document.documentElement.dataset.theme = "light";
+  });
+  window.addEventListener("afterprint", () => {
+    document.documentElement.dataset.theme = theme;
   });
 })();

@@ -201,6 +201,29 @@ def test_tables_of_a_ledger_have_captions_widths_badges_and_links(site, name):
         assert len(linked) > 0.9 * sum(entry.function is not None for entry in entries)
 
 
+@pytest.mark.parametrize("name", ledger.LEDGERS)
+def test_on_a_phone_every_verdict_is_on_the_screen(browser, site, name):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto((site / "book" / f"{name}.html").as_uri())
+    where = "badges => badges.map(b => b.getBoundingClientRect()).map(r => [r.left, r.right])"
+    places = page.locator(".ledger-badge").evaluate_all(where)
+    assert len(places) == len(ledger.load(name))
+    assert all(0 <= left < right <= 390 for left, right in places)
+    page.close()
+
+
+def test_a_dark_page_is_light_on_paper(browser, site):
+    page = browser.new_page(color_scheme="dark")
+    page.goto((site / "book" / "protocol.html").as_uri())
+    colours = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colours)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(colours) == "rgb(255, 255, 255)" != dark
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(colours) == dark
+    page.close()
+
+
 def test_every_page_of_the_book_is_in_its_contents():
     contents = yaml.safe_dump(yaml.safe_load((ROOT / "_toc.yml").read_text()))
     written = [

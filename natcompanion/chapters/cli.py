@@ -171,9 +171,11 @@ def verify(options: argparse.Namespace) -> int:
         checks.append(check)
     if options.learn:
         verifying.learn(checks)
-    agree = sum(check.agrees for check in checks)
-    print(f"{agree} of {len(checks)} agree, {time.monotonic() - start:.0f} s")
-    return 0 if agree == len(checks) else 1
+    ran = [check for check in checks if not check.skipped]
+    agree = sum(check.agrees for check in ran)
+    left = f", {len(checks) - len(ran)} were not run" if len(ran) < len(checks) else ""
+    print(f"{agree} of {len(ran)} agree{left}, {time.monotonic() - start:.0f} s")
+    return 0 if agree == len(ran) else 1
 
 
 def renew(options: argparse.Namespace) -> int:

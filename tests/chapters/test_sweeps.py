@@ -32,8 +32,21 @@ class Toy(Settings):
     how: str = "well"
 
 
+class Mute(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 def toy(settings: Toy) -> dict:
     """Fail in many ways."""
+    if settings.seed == 1 and settings.how == "mute":
+        raise Mute
+    if settings.how == "dtype":
+        third = float(torch.tensor(1.0) / 3)
+        torch.set_default_dtype(torch.float16)
+        return {"x": third}
     if settings.seed == 1 and settings.how == "leaves":
         raise SystemExit(3)
     if settings.seed == 1 and settings.how == "complex":
@@ -59,9 +72,9 @@ def seeds(folder: Path) -> list[int]:
     return [record.seed for record in store.read("toy", "quick", folder)]
 
 
-@pytest.mark.parametrize("how", ["leaves", "complex"])
+@pytest.mark.parametrize("how", ["leaves", "complex", "mute"])
 def test_a_run_that_gives_nothing_stops_no_other(tmp_path, how):
-    with pytest.raises(RuntimeError, match="1 of 4 runs failed.*(SystemExit|complex)"):
+    with pytest.raises(RuntimeError, match="1 of 4 runs failed.*(SystemExit|complex|Mute)"):
         sweep(tmp_path, seeds=range(4), grid={"how": [how]})
     assert seeds(tmp_path) == [0, 2, 3]
 
@@ -70,6 +83,26 @@ def test_whoever_stops_a_sweep_keeps_what_had_finished(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path, seeds=[0, 2, 1, 3], grid={"how": ["stops"]})
     assert seeds(tmp_path) == [0, 2]
+
+
+@pytest.mark.parametrize("callers", [torch.float32, torch.float64])
+def test_the_default_dtype_of_the_caller_and_of_other_runs_does_not_matter(tmp_path, callers):
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(callers)
+        found = sweep(tmp_path, seeds=[0, 1], grid={"how": ["dtype"]})
+        assert torch.get_default_dtype() == callers
+    finally:
+        torch.set_default_dtype(before)
+    assert found.values("x").tolist() == [float(np.float32(1) / np.float32(3))] * 2
+
+
+@pytest.mark.parametrize("values", [0.1, "abc", [], np.array(0.1)])
+def test_a_grid_of_no_list_is_refused(tmp_path, values):
+    with pytest.raises(ValueError, match="grid: expected a list of values for rate"):
+        sweep(tmp_path, grid={"rate": values})
+    with pytest.raises(ValueError, match="workers: expected a number other than 0"):
+        sweep(tmp_path, workers=0)
 
 
 def test_a_grid_may_hold_arrays(tmp_path):

@@ -17,6 +17,7 @@ from natcompanion.chapters.experiments import (
     store,
     verifying,
 )
+from natcompanion.data import DataUnavailable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,10 @@ FACTOR = 1.0
 
 def toy(settings: Toy) -> dict:
     """Draw a number."""
+    if FACTOR == 0 and settings.seed == 1:
+        raise SystemExit("no factor")
+    if FACTOR == 0 and settings.seed == 2:
+        raise DataUnavailable("no data")
     noise = torch.randn(3, generator=settings.generator())
     return {"x": FACTOR * noise[0].item(), "curve": (FACTOR * noise).tolist(), "seconds": 1.0}
 
@@ -103,6 +108,20 @@ def test_a_constant_changed_by_one_percent_is_seen(capsys, results, monkeypatch)
     assert cli.main(["verify", "--sample", "3", "--seed", "1", "toy"]) == 1
     out = capsys.readouterr().out
     assert out.count("MOVED curve: curve[") == 3 and "0 of 3 agree" in out
+
+
+def test_a_run_that_fails_is_a_disagreement_and_stops_no_other(capsys, results, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.FACTOR", 0.0)
+    assert cli.main(["verify", "toy"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED SystemExit: no factor" in out and "not run: no data" in out
+    assert "3 of 4 agree, 1 were not run" in out
+
+
+@pytest.mark.parametrize("sample", ["0", "-1"])
+def test_an_empty_sample_is_refused(capsys, results, sample):
+    assert cli.main(["verify", "--sample", sample]) == 2
+    assert "sample: expected at least 1" in capsys.readouterr().err
 
 
 def test_a_changed_verdict_is_a_disagreement(results, monkeypatch):

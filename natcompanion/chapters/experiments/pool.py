@@ -40,6 +40,8 @@ class Pool:
     scheduler: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.workers:
+            raise ValueError("workers: expected a number other than 0, got 0")
         if self.scheduler and self.backend != "dask":
             raise ValueError("scheduler: only the dask backend has one; add backend='dask'")
 
@@ -52,6 +54,17 @@ class Pool:
     def watched(self) -> bool:
         """Whether tasks run in other processes of this machine."""
         return self.backend == "loky" and self.workers != 1
+
+
+def said(error: BaseException) -> str:
+    """Return the type and the text of an exception, which may have none that can be had.
+
+    Examples
+    --------
+    >>> said(ValueError("no"))
+    'ValueError: no'
+    """
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def attempt(number: int, task: Task, here: bool, folder: Path | None) -> tuple[int, Outcome]:
@@ -68,7 +81,7 @@ def attempt(number: int, task: Task, here: bool, folder: Path | None) -> tuple[i
     except BaseException as error:
         if here and isinstance(error, KeyboardInterrupt):
             raise  # somebody wants to stop
-        return number, Failure(f"{task}: {type(error).__name__}: {error}", traceback.format_exc())
+        return number, Failure(f"{task}: {said(error)}", traceback.format_exc())
     finally:
         if marker:
             marker.unlink(missing_ok=True)

@@ -26,23 +26,25 @@ class Origin:
 
 @contextmanager
 def _quiet_state(seed: int, threads: int) -> Iterator[None]:
-    """Seed torch and set its threads, and put both back afterwards."""
-    before = torch.get_num_threads()
+    """Seed torch, set its threads and its default dtype, and put all back afterwards."""
+    before, dtype = torch.get_num_threads(), torch.get_default_dtype()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         torch.set_num_threads(threads)
+        torch.set_default_dtype(torch.float32)  # chapters have another
         try:
             yield
         finally:
             torch.set_num_threads(before)
+            torch.set_default_dtype(dtype)
 
 
 def execute(
     experiment: Experiment, preset: str, settings: Settings, threads: int, origin: Origin
 ) -> Result:
-    """Run an experiment once with these settings; the random state and thread count of the caller
-    do not change.
+    """Run an experiment once with these settings; random state, thread count and default dtype of
+    the caller neither matter nor change.
     """
     with _quiet_state(settings.seed, threads):
         start = time.perf_counter()

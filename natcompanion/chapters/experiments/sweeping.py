@@ -27,7 +27,17 @@ def plan(
     grid: Mapping[str, Sequence],
     device: str,
 ) -> list[Settings]:
-    """Return the settings of every point of the grid at every seed."""
+    """Return the settings of every point of the grid at every seed.
+
+    Raises
+    ------
+    ValueError
+        If there are no values for a setting, or they are no sequence, or a setting does not exist.
+    """
+    for key, values in grid.items():
+        several = hasattr(values, "__len__") and getattr(values, "ndim", 1) > 0
+        if isinstance(values, str) or not several or not len(values):
+            raise ValueError(f"grid: expected a list of values for {key}, got {values!r}")
     points = [dict(zip(grid, point, strict=True)) for point in product(*grid.values())]
     return [
         experiment.settings(preset, {**p, "seed": int(s), "device": device})

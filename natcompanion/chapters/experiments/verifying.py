@@ -15,6 +15,7 @@ from natcompanion.data import DataUnavailable
 
 from . import runner, store
 from .encoding import dumps, loads
+from .pool import said
 from .results import stored
 from .store import Result
 
@@ -105,7 +106,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Check:
-    """A stored record, its rerun, how the values compare, and the verdicts that changed."""
+    """A stored record, its rerun, how the values compare, and the verdicts that changed; or why it
+    was not run, or why it failed.
+    """
 
     old: Result
     new: Result | None
@@ -113,15 +116,19 @@ class Check:
     verdicts: tuple[str, ...] = ()
     unchanged: int = 0
     skipped: str = ""
+    failed: str = ""
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing moved."""
-        return not self.verdicts and not any(value.moved for value in self.values)
+        """Whether it ran and nothing moved."""
+        moved = self.verdicts or any(value.moved for value in self.values)
+        return self.new is not None and not moved
 
     def __str__(self) -> str:
         if self.skipped:
             return f"not run: {self.skipped}"
+        if self.failed:
+            return f"FAILED {self.failed}"
         moved = [f"{value.key}: {value.moved}" for value in self.values if value.moved]
         if moved or self.verdicts:
             return "MOVED " + "; ".join([*moved[:3], *self.verdicts])
@@ -291,7 +298,14 @@ def verify(
         Leave out what needs data that no package ships.
     folder
         Where results lie; the default is the book's.
+
+    Raises
+    ------
+    ValueError
+        If nothing is stored under a name, or the sample is empty.
     """
+    if sample is not None and sample < 1:
+        raise ValueError(f"sample: expected at least 1, got {sample}")
     place = folder or store.results_folder()
     files = {file: store.read(*file, folder) for file in chosen_files(names, folder)}
     sets = read_sets(folder)
@@ -302,6 +316,11 @@ def verify(
                 new = again(old)
             except DataUnavailable as error:
                 yield Check(old, None, skipped=str(error).partition(" Tried:")[0])
+                continue
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                yield Check(old, None, failed=said(error))
                 continue
             peers = peers_of(old, files[old.experiment, old.preset])
             changed, same = verdicts(old, new, place, copy)

@@ -83,14 +83,10 @@ def gauss_newton(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
+    model, x, likelihood, parameters
+        As for :func:`natcompanion.metrics.fisher`.
     t : Tensor
         The targets, as the likelihood wants them.
-    likelihood : Likelihood
-    parameters : iterable, optional
-        Parameters or their names, if not all trainable ones.
 
     Examples
     --------
@@ -127,14 +123,8 @@ def empirical_fisher(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
-    parameters : iterable, optional
-        Parameters or their names, if not all trainable ones.
+    model, x, t, likelihood, parameters
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
     --------
@@ -166,14 +156,8 @@ def gradient_covariance(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
-    parameters : iterable, optional
-        Parameters or their names, if not all trainable ones.
+    model, x, t, likelihood, parameters
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
     --------
@@ -208,15 +192,11 @@ def monte_carlo_fisher(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    likelihood : Likelihood
+    model, x, likelihood, parameters
+        As for :func:`natcompanion.metrics.fisher`.
     samples : int
         Labels per example.
     generator : torch.Generator, optional
-    parameters : iterable, optional
-        Parameters or their names, if not all trainable ones.
 
     Examples
     --------
@@ -246,14 +226,8 @@ def per_example_gradients(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
-    parameters : iterable, optional
-        Parameters or their names, if not all trainable ones.
+    model, x, t, likelihood, parameters
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
     --------

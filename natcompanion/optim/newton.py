@@ -30,14 +30,8 @@ def loss_hessian(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
-    parameters : iterable, optional
-        Parameters or their names, if not all trainable ones.
+    model, x, t, likelihood, parameters
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Raises
     ------
@@ -45,6 +39,8 @@ def loss_hessian(
         If there are more than 5000 parameters, the batch does not fit the model, or torch has no
         second derivative of a layer.
 
+    Notes
+    -----
     Source: revisiting Section 4.2.
 
     Examples

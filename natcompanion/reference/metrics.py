@@ -70,12 +70,8 @@ def gradients(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
+    model, x, t, likelihood
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
     --------
@@ -125,12 +121,8 @@ def empirical_fisher(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
+    model, x, t, likelihood
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
     --------
@@ -150,12 +142,8 @@ def gradient_covariance(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
+    model, x, t, likelihood
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
     --------
@@ -218,10 +206,8 @@ def kl(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    likelihood : Gaussian, Bernoulli or Categorical
+    model, x, likelihood
+        As for :func:`natcompanion.reference.fisher`.
     delta : Tensor, shape (P,)
 
     Examples
@@ -246,10 +232,8 @@ def kl_hessian(model: nn.Module, x: torch.Tensor, likelihood: Likelihood) -> tor
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    likelihood : Gaussian, Bernoulli or Categorical
+    model, x, likelihood
+        As for :func:`natcompanion.reference.fisher`.
 
     Examples
     --------
@@ -270,12 +254,8 @@ def loss_hessian(
 
     Parameters
     ----------
-    model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
-    t : Tensor
-        The targets, as the likelihood wants them.
-    likelihood : Likelihood
+    model, x, t, likelihood
+        As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
     --------

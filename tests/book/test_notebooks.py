@@ -151,6 +151,29 @@ def test_shown_code_fits_the_page(path):
     assert wide == []
 
 
+def hidden_share(notebook: nbformat.NotebookNode) -> float:
+    """Return which part of the characters of code a reader has to unfold, solutions included."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    hidden = [cell for cell in code if HIDDEN & set(cell.metadata.get("tags", []))]
+    return sum(len(cell.source) for cell in hidden) / sum(len(cell.source) for cell in code)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
+def test_most_code_is_open(path):
+    assert hidden_share(read(path)) <= 0.3
+
+
+def test_the_hidden_share_counts_characters():
+    notebook = nbformat.v4.new_notebook()
+    sources = {"shown": [], "x" * 3: ["hide-input"], "y" * 2: ["remove-cell", "other"]}
+    notebook.cells = [
+        nbformat.v4.new_code_cell(source, metadata={"tags": tags})
+        for source, tags in sources.items()
+    ]
+    notebook.cells.append(nbformat.v4.new_markdown_cell("prose", metadata={"tags": ["hide-cell"]}))
+    assert hidden_share(notebook) == 0.5
+
+
 def spoil(**changes) -> nbformat.NotebookNode:
     """Return the small chapter with its last cell changed."""
     notebook = read(MINI)

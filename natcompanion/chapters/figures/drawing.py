@@ -2,14 +2,14 @@
 take.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from natcompanion.chapters.explore import explore, live
-from natcompanion.chapters.show import Picture
+from natcompanion.chapters.show import Picture, Source
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Drawing:
         Where the controls stand first.
     labels : dict
         Their names, the same in the page and in a kernel.
+    code : sequence of callable
+        What computes the figure, for :meth:`source`.
     """
 
     draw: Callable[..., Figure]
@@ -36,6 +38,7 @@ class Drawing:
     ranges: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    code: Sequence[Callable[..., Any]] = ()
 
     def explore(self, **options: Any) -> Any:
         """Return the figure whose sliders answer without a kernel."""
@@ -55,6 +58,10 @@ class Drawing:
     def picture(self, **point: Any) -> Picture:
         """Return the figure drawn once."""
         return Picture(self.draw, self.describe, **point)
+
+    def source(self) -> Source:
+        """Return the code of what computes the figure, to read."""
+        return Source(*self.code)
 
 
 def declared(module: Any) -> dict[str, Drawing]:

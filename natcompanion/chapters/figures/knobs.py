@@ -10,7 +10,7 @@ from natcompanion.chapters.numbers.boltzmann import knobs as boltzmann
 from natcompanion.chapters.numbers.prong import knobs as prong
 from natcompanion.chapters.numbers.revisiting import knobs as revisiting
 from natcompanion.chapters.numbers.rfim import knobs as rfim
-from natcompanion.chapters.numbers.small_training import UPDATES, last_loss
+from natcompanion.chapters.numbers.small_training import UPDATES, last_loss, train
 from natcompanion.chapters.numbers.whitening import knobs as whitening
 from natcompanion.chapters.show import digits
 
@@ -61,6 +61,7 @@ PRONG = Drawing(
     ranges={"eps": (1e-4, 1.0, "log"), "T": (1, 150), "rate": (1e-3, 1.0, "log")},
     start={"eps": 0.01, "T": 10, "rate": 0.03},
     labels={"eps": "ε", "rate": "step size"},
+    code=[prong.live_prong, train],
 )
 
 
@@ -84,6 +85,7 @@ RNGD = Drawing(
     ranges={"eps": (1e-3, 1.0, "log"), "T": (1, 150)},
     start={"eps": 0.03, "T": 20},
     labels={"eps": "ε"},
+    code=[rfim.live_rngd, train],
 )
 
 
@@ -116,6 +118,7 @@ DAMPING = Drawing(
     },
     start={"first": 0.1, "rule": revisiting.ADAPTED, "rate": 1.0},
     labels={"first": "damping", "rule": "then", "rate": "step size"},
+    code=[revisiting.live_damping],
 )
 
 
@@ -153,6 +156,7 @@ SCHEME = Drawing(
     },
     start={"threshold": 1e-4, "fraction": 0.05, "cap": 1.0},
     labels={"threshold": "threshold v", "fraction": "fraction p", "cap": "γ at most"},
+    code=[boltzmann.live_scheme],
 )
 
 
@@ -181,6 +185,7 @@ LEARNED = Drawing(
     ranges={"eps": (1e-4, 1.0, "log")},
     start={"eps": 0.01},
     labels={"eps": "ε"},
+    code=[boltzmann.live_whitening],
 )
 
 
@@ -212,4 +217,5 @@ REGULARIZED = Drawing(
     ranges={"eps": (1e-8, 1.0, "log"), "rate": (0.01, 1.5, "log")},
     start={"eps": 0.01, "rate": 1.0},
     labels={"eps": "ε", "rate": "step size"},
+    code=[whitening.live_descent],
 )

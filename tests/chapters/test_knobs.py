@@ -30,6 +30,28 @@ def test_every_control_of_a_training_counts(run, start, others):
         assert abs(one[60] / other[60] - 1) > 1e-6
 
 
+RUNS = [
+    lambda: prong.live_prong.__wrapped__(0.01, 10, 0.03),
+    lambda: rfim.live_rngd.__wrapped__(0.03, 20),
+    lambda: damping.live_damping.__wrapped__(0.1, damping.HELD, 1.0),
+    lambda: machines.live_scheme.__wrapped__(1e-4, 0.05, 1.0),
+    lambda: machines.live_whitening.__wrapped__(0.01),
+    lambda: inverses.live_descent.__wrapped__(0.01, 1.0),
+]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_training_does_not_depend_on_the_default_dtype(run):
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            found.append(run())
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert found[0] == found[1]
+
+
 def test_prong_is_algorithm_1_and_not_gradient_descent():
     model = small_training.small_network(torch.nn.Tanh)
     x, t = small_training.images_and_labels()

@@ -1,6 +1,7 @@
 """One small training for the figures that run in a kernel: 1,000 small digits, 150 mini-batches."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import torch
 from torch import nn
@@ -19,10 +20,22 @@ def images_and_labels() -> tuple[torch.Tensor, torch.Tensor]:
 
 def small_network(f: type[nn.Module]) -> nn.Sequential:
     """Return the network 64-32-32-10 with non-linearity f, the same at every call."""
+    return same_start(lambda linear: [linear(64, 32), f(), linear(32, 32), f(), linear(32, 10)])
+
+
+def same_start(layers: Callable[[Callable], list[nn.Module]]) -> nn.Sequential:
+    """Return a network whose weights do not depend on random state or default dtype; ``layers``
+    makes it from a function that makes a linear layer of two widths.
+
+    Examples
+    --------
+    >>> one, other = (same_start(lambda linear: [linear(2, 3)])[0].weight for _ in range(2))
+    >>> one.dtype, torch.equal(one, other)
+    (torch.float64, True)
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layers = nn.Linear(64, 32), f(), nn.Linear(32, 32), f(), nn.Linear(32, 10)
-    return nn.Sequential(*layers).double()
+        return nn.Sequential(*layers(partial(nn.Linear, dtype=torch.float64)))
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from natcompanion import optim
 from natcompanion.chapters.numbers.revisiting.solving import step_of
+from natcompanion.chapters.numbers.small_training import same_start
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.data import digits as small_digits
 from natcompanion.likelihoods import Categorical
@@ -26,9 +27,7 @@ def live_digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 def live_network() -> nn.Sequential:
     """Return the network 64-10-10 with tanh, the same at every call."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(64, 10), nn.Tanh(), nn.Linear(10, 10)).double()
+    return same_start(lambda linear: [linear(64, 10), nn.Tanh(), linear(10, 10)])
 
 
 @lru_cache(maxsize=32)

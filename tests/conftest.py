@@ -26,8 +26,11 @@ def cases():
 
 
 @pytest.fixture(autouse=True)
-def threads():
-    """Run each test on one thread, or as many as the environment says: workers share the cores."""
+def same_start():
+    """Run each test from the same random state, whichever ran before it, and on one thread, or as
+    many as the environment says: workers share the cores.
+    """
+    torch.manual_seed(0)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 

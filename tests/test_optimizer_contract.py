@@ -27,6 +27,7 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.optim.swa_utils import SWALR, AveragedModel
 
+from natcompanion import optim
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.layers import canonical_model, whiten_model, with_batch_norm
 from natcompanion.likelihoods import Categorical
@@ -42,6 +43,7 @@ from natcompanion.optim import (
     SampleSpaceNaturalGradient,
     natural_space,
 )
+from natcompanion.optim.base import Preconditioned
 from natcompanion.optim.mirror_descent import MirrorDescent
 from natcompanion.optim.relative_gradient import RelativeGradient
 from natcompanion.optim.rngd import RNGD
@@ -1038,6 +1040,12 @@ def test_distributed_checkpoint(row):
 
 
 # ---- The table itself
+
+
+def test_every_optimizer_of_the_library_has_a_row():
+    exported = [getattr(optim, name) for name in optim.__all__]
+    ours = {it for it in exported if isinstance(it, type) and issubclass(it, Preconditioned)}
+    assert len(ours) >= 12 and ours <= {type(row.make()[1]) for row in TABLE.values()}
 
 
 def test_exemptions_are_few_and_of_rows_that_exist():

@@ -118,8 +118,9 @@ print(len(modules))
 """
 
 COMMAND = """
-from natcompanion.cli import main
-sys.exit(main(["list"]))
+from importlib import import_module
+module, name = {!r}.split(":")
+sys.exit(getattr(import_module(module), name)(["list"]))
 """
 
 
@@ -142,7 +143,8 @@ def test_without_one_of_them_it_does_not():
 
 
 def test_the_command_says_in_one_line_what_is_missing():
-    done = bare(COMMAND, "torch", "numpy", "scipy")
+    command = COMMAND.format(project()["scripts"]["natcompanion"])
+    done = bare(command, "torch", "numpy", "scipy")
     assert done.returncode == 2 and not done.stdout
     assert len(done.stderr.splitlines()) == 1
     assert "pip install 'natcompanion[book]'" in done.stderr

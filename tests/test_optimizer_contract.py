@@ -225,16 +225,28 @@ TABLE = {
     "NaturalGradient adaptive": Row(
         likelihood_first(NaturalGradient),
         "batch",
-        {"lr": 0.1, **MOMENTUM},
-        {"damping": LevenbergMarquardt(0.5), "warm_start": 0.9},
+        {
+            "lr": 0.1,
+            **MOMENTUM,
+            "damping": LevenbergMarquardt(0.5, increase=3.0),
+            "warm_start": 0.9,
+            "max_iter": 3,
+            "prediction": "quadratic",
+        },
     ),
     "SampleSpaceNaturalGradient": Row(
-        likelihood_first(SampleSpaceNaturalGradient), "batch", {"lr": 0.1, "damping": 0.1}
+        likelihood_first(SampleSpaceNaturalGradient),
+        "batch",
+        {"lr": 0.3, "damping": 0.1, "kl": 0.002},
     ),
-    "TONGA": Row(likelihood_first(TONGA), "batch", {"lr": 0.1, "damping": 0.1}),
+    "TONGA": Row(likelihood_first(TONGA), "batch", {"lr": 0.1, "damping": 0.1, "centred": False}),
     "Newton": Row(likelihood_first(Newton), "batch", {"lr": 0.1, "damping": 1.0}),
     "HessianFree": Row(likelihood_first(HessianFree), "batch", {"lr": 0.1}),
-    "KrylovSubspaceDescent": Row(likelihood_first(KrylovSubspaceDescent), "batch"),
+    "KrylovSubspaceDescent": Row(
+        likelihood_first(KrylovSubspaceDescent),
+        "batch",
+        {"dimension": 4, "search_iterations": 6},
+    ),
     "RNGD": Row(RNGD, "gradient", RNGD_OPTIONS),
     "RNGD shared": Row(
         RNGD,

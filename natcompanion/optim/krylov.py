@@ -172,6 +172,8 @@ class KrylovSubspaceDescent(NaturalGradient):
         self.search_iterations = check.whole(search_iterations, "search_iterations")
         super().__init__(model, likelihood, 1.0, damping=0.0, warm_start=1.0, **options)
 
+    SETTINGS = (*NaturalGradient.SETTINGS, "dimension", "search_iterations")
+
     def _solve(
         self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor
     ) -> Solution:

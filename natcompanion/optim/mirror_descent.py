@@ -309,6 +309,8 @@ class MirrorDescent(Preconditioned):
         metric = self.state.get(self._leaves()[0], {}).get("metric")
         if self._renewed:
             self.psi = None if metric is None else self._mirror(metric)
+        elif isinstance(self._source, torch.Tensor):  # "dual" may have come with the state
+            self.psi = self._mirror(self._source)
 
     def _mirror(self, metric: torch.Tensor) -> Any:
         """Return the mirror that a metric stands for."""

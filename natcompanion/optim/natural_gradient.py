@@ -3,7 +3,7 @@ iterative solver.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from math import isfinite, nan
 from typing import Any, Literal
 
@@ -139,8 +139,8 @@ class NaturalGradient(Preconditioned):
     -----
     Deviations from the paper's Algorithm 1: it has no damping, the text has; the solver is
     MINRES-QLP as in the text, ``solver=conjugate_gradient`` gives the algorithm as printed.
-    ``state_dict`` holds all that the next step needs beside the model. Source: revisiting Eq. 8,
-    Section 8.3.
+    ``state_dict`` holds all that the next step needs, options included, beside the model, the
+    likelihood, the solver and the metric. Source: revisiting Eq. 8, Section 8.3.
 
     Examples
     --------
@@ -175,15 +175,15 @@ class NaturalGradient(Preconditioned):
         self.damping = damping
         if not isinstance(damping, LevenbergMarquardt):
             self.damping = check.non_negative(damping, "damping")
-        if prediction not in ("linear", "quadratic"):
-            raise ValueError(f'prediction: expected "linear" or "quadratic", got {prediction!r}')
-        self.prediction = prediction
-        self.rtol, self.max_iter = check.non_negative(rtol, "rtol"), max_iter
-        self.warm_start = check.non_negative(warm_start, "warm_start")
+        self.prediction, self.rtol, self.max_iter = prediction, rtol, max_iter
+        self.warm_start = warm_start
         self.last: Step | None = None
         options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        super().__init__(model, parameters, {"lr": lr, **options, "damping": self._damping_value()})
+        super().__init__(model, parameters, {"lr": lr, **options, **self._options()})
         self._function()
+
+    SETTINGS: tuple[str, ...] = ("rtol", "max_iter", "prediction", "warm_start")
+    """Attributes that ``param_groups`` hold too, so that a state brings them along."""
 
     needs_targets: str | None = None
     """Why ``metric_inputs`` are refused, where they are."""
@@ -268,7 +268,7 @@ class NaturalGradient(Preconditioned):
     def _count(self) -> None:
         for group in self.param_groups:
             group["steps"] += 1
-            group["damping"] = self._damping_value()
+            group.update(self._options())
 
     # ---- What variants replace
 
@@ -327,12 +327,32 @@ class NaturalGradient(Preconditioned):
             self.damping.update(rho if predicted > 0 else nan)  # uphill as predicted is no success
         return isfinite(loss_after) and loss_after <= loss
 
+    def _options(self) -> dict[str, Any]:
+        """Return what the groups hold of the present attributes."""
+        rule = self.damping if isinstance(self.damping, LevenbergMarquardt) else None
+        settings = {key: getattr(self, key) for key in self.SETTINGS}
+        return {"damping": self._damping_value(), "rule": rule and asdict(rule), **settings}
+
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
-        if isinstance(self.damping, LevenbergMarquardt):
-            replace(self.damping, damping=group["damping"])
-        else:
+        if group["rule"] is None:
             check.non_negative(group["damping"], "damping")
+        else:
+            LevenbergMarquardt(**{**group["rule"], "damping": group["damping"]})
+        for key in ("rtol", "warm_start"):
+            check.non_negative(group[key], key)
+        if group["prediction"] not in ("linear", "quadratic"):
+            raise ValueError(
+                f'prediction: expected "linear" or "quadratic", got {group["prediction"]!r}'
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next step needs beside the model, the likelihood, the solver and the
+        metric.
+        """
+        for group in self.param_groups:
+            group.update(self._options())
+        return super().state_dict()
 
     def _check_state(self, state: dict[nn.Parameter, dict[str, Any]]) -> None:
         super()._check_state(state)
@@ -342,11 +362,17 @@ class NaturalGradient(Preconditioned):
                 raise ValueError(f"a direction of shape {tuple(d.shape)} for {tuple(p.shape)}")
 
     def _restored(self) -> None:
-        value = self.param_groups[0]["damping"]
-        if isinstance(self.damping, LevenbergMarquardt):
-            self.damping.damping = float(value)
+        group = self.param_groups[0]
+        for key in self.SETTINGS:
+            setattr(self, key, group[key])
+        rule, value = group["rule"], float(group["damping"])
+        if rule is None:
+            self.damping = value
+        elif isinstance(self.damping, LevenbergMarquardt):  # the object may be the user's own
+            for key, entry in {**rule, "damping": value}.items():
+                setattr(self.damping, key, entry)
         else:
-            self.damping = float(value)
+            self.damping = LevenbergMarquardt(**{**rule, "damping": value})
 
     def _damping_value(self) -> float:
         if isinstance(self.damping, LevenbergMarquardt):

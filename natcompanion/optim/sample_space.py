@@ -126,6 +126,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
     as ENGD with Woodbury.
     """
 
+    SETTINGS = (*NaturalGradient.SETTINGS, "kl")
     needs_targets = "the system is that of the batch itself; leave them out"
 
     def __init__(
@@ -146,7 +147,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
             )
         self._seen: set[str] = set()
         self._by_layers = False
-        self.kl = None if kl is None else check.positive(kl, "kl")
+        self.kl = kl
         wide = next(model.parameters()).dtype == torch.float64 if _is_model(model) else True
         rtol = (1e-10 if wide else 1e-4) if rtol is None else rtol
         super().__init__(model, complete(likelihood), lr, damping=damping, rtol=rtol, **options)
@@ -154,6 +155,8 @@ class SampleSpaceNaturalGradient(NaturalGradient):
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         check.positive(group["damping"], "damping")
+        if group["kl"] is not None:
+            check.positive(group["kl"], "kl")
 
     def _step(self, x: torch.Tensor, t: torch.Tensor, metric_inputs: torch.Tensor | None) -> float:
         if _distributed.world_size() > 1:

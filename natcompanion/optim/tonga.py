@@ -64,6 +64,7 @@ class TONGA(NaturalGradient):
             )
         super().__init__(model, likelihood, lr, **options)
 
+    SETTINGS = (*NaturalGradient.SETTINGS, "centred")
     needs_targets = (
         "the covariance of gradients needs targets and cannot use other inputs; leave them "
         "out, or use NaturalGradient"

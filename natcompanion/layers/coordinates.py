@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from natcompanion import _checks as check
+from natcompanion.whitening import whitening_matrix
 
 Kind = Literal["pca", "zca"]
 
@@ -54,7 +55,11 @@ def whitening_pair(
     sigma = check.symmetric(cov, "cov").detach().double()
     values, vectors = check.semidefinite_eigh(sigma, "cov", cov.dtype)
     if check.non_negative(eps, "eps") == 0:
-        check.full_rank(values, "cov", torch.float64)
+        try:
+            check.full_rank(values, "cov", torch.float64)
+        except ValueError:  # scales that lie far apart, or truly singular
+            U = whitening_matrix(sigma, kind)
+            return U, sigma @ U.mT
     roots, Q = (values + eps).sqrt().flip(0), vectors.flip(1)
     if kind == "pca":
         return (Q / roots).mT, Q * roots

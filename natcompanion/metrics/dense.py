@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
-from natcompanion._memory import affordable
+from natcompanion._memory import affordable, refuse_larger
 from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
@@ -240,6 +240,12 @@ def per_example_gradients(
     """
     f = ModelFunction(model, parameters)
     x = f.check(x)
+    refuse_larger(
+        len(x) * f.size,
+        f.dtype,
+        f"per_example_gradients: {len(x)} gradients of {f.size} parameters need",
+        "fewer examples at a time",
+    )
     scores = score(likelihood, f.output(x), t).unsqueeze(1)
     return torch.cat([rows.squeeze(1) for _, rows in f.chunks(x, scores)]).to(f.out_dtype)
 

@@ -6,6 +6,7 @@ import torch
 from torch.func import grad, vmap
 
 from natcompanion import _checks as check
+from natcompanion._memory import affordable
 
 Params = torch.Tensor | dict[str, torch.Tensor] | tuple[torch.Tensor, ...] | list[torch.Tensor]
 
@@ -110,6 +111,8 @@ def gradient_second_moment(
     >>> gradient_second_moment(lambda w, x, t: (w * x - t) ** 2 / 2, torch.tensor(1.0), x, t)
     tensor([[2.5000]])
     """
+    size = sum(leaf.numel() for leaf in _leaves(params) if isinstance(leaf, torch.Tensor))
+    affordable(size, torch.float64, "gradient_second_moment", "fewer parameters at a time")
     gradients = _per_example_gradients(function, params, data).double()
     if centred:
         gradients = gradients - gradients.mean(0)

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import torch
 
 from natcompanion import _checks as check
+from natcompanion._memory import affordable, refuse_larger
 from natcompanion.relative.activations import (
     Activation,
     Options,
@@ -16,6 +17,8 @@ from natcompanion.relative.activations import (
     _slope,
     _wide,
 )
+
+FEWER = "fewer neurons or examples at a time"
 
 
 def augment(x: torch.Tensor) -> torch.Tensor:
@@ -97,7 +100,8 @@ def layer_rfim(
     Raises
     ------
     ValueError
-        As for :func:`neuron_rfim`.
+        As for :func:`neuron_rfim`, and if the blocks would be larger than
+        :func:`natcompanion.metrics.dense_limit` allows.
 
     Notes
     -----
@@ -110,6 +114,8 @@ def layer_rfim(
     """
     name = _options(activation, **options)
     W_, rows, dtype = _inputs(W, x)
+    numbers = W.numel() * max(len(rows), W.shape[1])
+    refuse_larger(numbers, rows.dtype, f"layer_rfim: blocks of shape {_blocks(W)} need", FEWER)
     weights = _nu(name, rows @ W_.mT, **options)
     weighted = weights.unsqueeze(2) * rows.unsqueeze(1)  # (n, m, D + 1)
     return (weighted.flatten(1).mT @ rows / len(rows)).unflatten(0, W.shape).to(dtype)
@@ -220,6 +226,7 @@ def softmax_rfim(W: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     True
     """
     W_, rows, dtype = _inputs(W, x)
+    affordable(W.numel(), rows.dtype, "softmax_rfim", FEWER)
     eta = torch.softmax(rows @ W_.mT, -1)
     off = 1 - torch.eye(len(W), dtype=eta.dtype, device=eta.device)
     others = eta @ off  # 1 - eta, without cancellation
@@ -281,11 +288,16 @@ def two_layer_rfim(
         raise ValueError(
             f"C: expected {len(W)} columns, one for each row of W, got shape {tuple(C.shape)}"
         )
+    affordable(W.numel(), rows.dtype, "two_layer_rfim", FEWER)
     shape: dict[str, Any] = {key: value for key, value in options.items() if key != "sigma"}
     a = rows @ W_.mT
     weights = _nu(name, _activate(name, a, **shape) @ _wide(C).mT, **options)  # (n, o)
     through = _wide(C) * _slope(name, a, **shape).unsqueeze(1)  # C F: (n, o, m)
     return _kronecker_mean(through.mT @ (weights.unsqueeze(2) * through), rows).to(dtype)
+
+
+def _blocks(W: torch.Tensor) -> tuple[int, int, int]:
+    return len(W), W.shape[1], W.shape[1]
 
 
 def _kronecker_mean(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -129,6 +129,11 @@ class Scaled:
 
     def __init__(self, operator: Any, name: str, like: torch.Tensor, dtype: torch.dtype) -> None:
         self.dtype = getattr(operator, "dtype", dtype)
+        if not hasattr(operator, "__matmul__"):
+            raise ValueError(
+                f"{name}: expected a matrix or an object with @, got {type(operator).__name__}; "
+                "for a function, write a class whose __matmul__ calls it"
+            )
         if not isinstance(self.dtype, torch.dtype):
             raise ValueError(
                 f"{name}: expected a tensor or an operator with a torch dtype, "

@@ -315,6 +315,8 @@ def solve(
     may overwrite ``r``. The result is kept if its residual is smaller or, with ``energy``, if
     ``x A x / 2 - b x`` is.
     """
+    for name, given in (("A", A), ("b", b)):
+        _refuse_kind(given, name)
     rtol = _checks.non_negative(rtol, "rtol")
     system = System(A, b, x0, preconditioner)
     max_iter = max(100, 5 * len(b)) if max_iter is None else _checks.whole(max_iter, "max_iter", 0)
@@ -329,6 +331,22 @@ def solve(
         reason = Reason.STAGNATED  # the dtype of b cannot hold a better x
     converged = reason is Reason.CONVERGED or (least_squares and reason is Reason.LEAST_SQUARES)
     return Solution(x, iterations, residual, converged, reason)
+
+
+def _refuse_kind(given: Any, name: str) -> None:
+    """Refuse complex and sparse tensors, whose parts other checks would drop or not find."""
+    if not isinstance(given, torch.Tensor):
+        return
+    if given.is_complex():
+        raise ValueError(
+            f"{name}: expected real numbers, got {given.dtype}; give the real system of real and "
+            "imaginary parts"
+        )
+    if given.layout != torch.strided:
+        raise ValueError(
+            f"{name}: expected a dense tensor, got layout {given.layout}; convert it with "
+            ".to_dense(), or write a class with @"
+        )
 
 
 def _iterate(

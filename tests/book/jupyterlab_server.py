@@ -76,7 +76,7 @@ def running(root: Path) -> Iterator[str]:
 
 def wait_for(address: str, server: subprocess.Popen, log: Path) -> str:
     """Return the address once the server answers."""
-    for _ in range(300):
+    for _ in range(1800):
         assert server.poll() is None, f"JupyterLab ended: {log.read_text()[-2000:]}"
         try:
             urllib.request.urlopen(address + "/api", timeout=5).close()
@@ -84,7 +84,7 @@ def wait_for(address: str, server: subprocess.Popen, log: Path) -> str:
             time.sleep(0.1)
         else:
             return address
-    raise AssertionError(f"JupyterLab did not answer in 30 s: {log.read_text()[-2000:]}")
+    raise AssertionError(f"JupyterLab did not answer in three minutes: {log.read_text()[-2000:]}")
 
 
 def local(url: str) -> bool:

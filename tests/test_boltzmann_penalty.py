@@ -12,6 +12,7 @@ from natcompanion.boltzmann import (
     CovariancePenalty,
     Moments,
     PaperPenalty,
+    StatisticsPenalty,
     ThresholdController,
 )
 
@@ -86,6 +87,63 @@ def test_penalty_and_gradient_equal_autograd(pair, D, H):
     (gradient,) = torch.autograd.grad(value(theta), theta)
     close(penalty.gradient(rbm), gradient)
     assert (penalty.gradient(rbm) - gradient / 2).abs().max() > 1e-3  # the factor 2 is there
+
+
+@pytest.mark.parametrize("pair", ["v,vh", "h,vh", "vh,vh", "full"])
+@pytest.mark.parametrize("D,H", [(4, 3), (2, 3)])
+def test_penalty_on_all_pairs_of_statistics_equals_autograd(pair, D, H):
+    """Of all states, written out; the larger layer may be the hidden one."""
+    rbm = machine(D, H, seed=1)
+
+    def value(theta):
+        a, b, W = theta.split([D, H, D * H])
+        v, h, p, _ = reference.rbm_joint(W.reshape(D, H), a, b)
+        parts = {"v": v, "h": h, "vh": (v[:, :, None] * h[:, None, :]).flatten(1)}
+        parts["full"] = torch.cat(list(parts.values()), 1)
+        left, right = (parts[name] for name in (pair.split(",") * 2)[:2])
+        C = (p[:, None] * (left - p @ left)).mT @ (right - p @ right)
+        return (C**2).sum()
+
+    theta = rbm.vector().requires_grad_()
+    penalty = StatisticsPenalty(pair)
+    close(penalty.value(rbm), value(theta).detach())
+    (gradient,) = torch.autograd.grad(value(theta), theta)
+    close(penalty.gradient(rbm), gradient)
+    assert (penalty.gradient(rbm) - gradient / 2).abs().max() > 1e-3
+    # Negative control: without the visible units' own fluctuations given h it is another vector.
+    W, a, b = rbm.double()
+    states = boltzmann.states(H)
+    m = torch.sigmoid(a + states @ W.mT)
+    p = torch.softmax(states @ b + torch.nn.functional.softplus(a + states @ W.mT).sum(1), 0)
+    x = boltzmann.conditional_statistics(states, m) - rbm.statistics_mean()
+    q = ((x @ penalty._in_place(rbm.fisher(), rbm)) * x).sum(1)
+    assert (2 * x.mT @ (p * (q - p @ q)) - gradient).abs().max() > 1e-3
+
+
+def penalty_on(pair):
+    return StatisticsPenalty(pair) if "," in pair else CovariancePenalty(pair)
+
+
+def test_the_terms_sum_to_the_full_norm():
+    """With the counts 1, 1, 2, 2, 2, 1, and so do their gradients."""
+    rbm = machine(4, 3, seed=5)
+    counts = {"vv": 1, "hh": 1, "vh": 2, "v,vh": 2, "h,vh": 2, "vh,vh": 1}
+    full = StatisticsPenalty()
+    for of in ("value", "gradient"):
+        terms = [n * getattr(penalty_on(pair), of)(rbm) for pair, n in counts.items()]
+        close(sum(terms), getattr(full, of)(rbm))
+        once = [getattr(penalty_on(pair), of)(rbm) for pair in counts]
+        assert (sum(once) - getattr(full, of)(rbm)).abs().max() > 1e-3  # the counts matter
+
+
+def test_steps_on_the_full_norm_lower_it():
+    rbm = machine(4, 3, seed=6)
+    penalty = StatisticsPenalty()
+    values = []
+    for _ in range(20):
+        values.append(float(penalty.value(rbm)))
+        rbm = rbm.moved(-0.05 * penalty.gradient(rbm))
+    assert values == sorted(values, reverse=True) and values[-1] < 0.9 * values[0]
 
 
 def test_covariances_are_blocks_of_the_fisher():
@@ -192,6 +250,8 @@ def test_a_weight_of_the_objective_outside_zero_one_is_named(gamma):
 def test_unknown_pair_is_named():
     with pytest.raises(ValueError, match='"vh", "vv" or "hh"'):
         CovariancePenalty("gh")
+    with pytest.raises(ValueError, match="CovariancePenalty has vh, vv and hh"):
+        StatisticsPenalty("vh")
 
 
 # --- the paper's scheme ---

@@ -13,6 +13,7 @@ from natcompanion.boltzmann.fisher import (
     log_likelihood_hessian,
     marginal_fisher,
 )
+from natcompanion.boltzmann.hidden import covariance_norm, hidden_covariance_penalty
 from natcompanion.boltzmann.penalty import (
     FRACTIONS,
     THRESHOLDS,
@@ -29,6 +30,7 @@ from natcompanion.boltzmann.penalty import (
     sampled_penalty_gradient,
 )
 from natcompanion.boltzmann.rbm import RBM
+from natcompanion.boltzmann.statistics_penalty import StatisticsPenalty
 from natcompanion.boltzmann.sums import conditional_statistics, statistic_names
 from natcompanion.boltzmann.training import (
     WEIGHT_LIMIT,
@@ -62,12 +64,14 @@ __all__ = [
     "PaperPenalty",
     "PersistentChains",
     "SampledFisherOperator",
+    "StatisticsPenalty",
     "ThresholdController",
     "cd_epoch",
     "centred_direction",
     "check_weights",
     "conditional_covariance",
     "conditional_statistics",
+    "covariance_norm",
     "covariances",
     "equivariant_step",
     "exact_fisher",
@@ -75,6 +79,7 @@ __all__ = [
     "fisher_blocks",
     "fisher_forms",
     "fit_softmax",
+    "hidden_covariance_penalty",
     "log_likelihood_hessian",
     "marginal_fisher",
     "metric_cosine",

@@ -21,7 +21,7 @@ from natcompanion.chapters import ledger, numbers
 from natcompanion.chapters.experiments import Result, store
 from natcompanion.chapters.figures import scoreboard as figures
 from natcompanion.chapters.ledger import Claim, LedgerError
-from natcompanion.chapters.numbers import scoreboard
+from natcompanion.chapters.numbers import boltzmann, scoreboard, stored
 from natcompanion.chapters.statistics import ratio_interval
 
 CLAIM = {
@@ -469,6 +469,49 @@ def test_cost(results):
         "carried the fingerprint of their code; stale: made by other code than today's)."
     )
     assert scoreboard.trust("prong", results) == ""
+
+
+def test_what_a_claim_costs(tmp_path, monkeypatch):
+    """A claim on a report and its search, one on the report alone, and one settled by a test."""
+    point = {"lr": 0.5, "momentum": 0.9}
+    for seed in range(5):
+        for preset, seconds, threads in (("paper", 2.0, 1), ("tuning", 30.0, 2)):
+            store.merge(
+                Result(
+                    "boltzmann_rivals",
+                    preset,
+                    seed,
+                    {"method": "natural", **point},
+                    {"steps_to_target": 10 + seed},
+                    "cpu",
+                    threads,
+                    seconds,
+                    None,
+                    {},
+                ),
+                tmp_path,
+            )
+    store.merge(Result("rfim_x", "quick", 0, {}, {}, "cpu", 1, 1e6, None, {}), tmp_path)
+    fair = next(row for row in ledger.load("claims") if row.id == "boltzmann-natural-fair")
+    report = "boltzmann_rivals.paper"
+    monkeypatch.setattr(boltzmann, "of_the_report", lambda: len(stored(report)), raising=False)
+    monkeypatch.setattr(boltzmann.of_the_report, "__module__", boltzmann.__name__)
+    tested = next(row for row in ledger.load("claims") if row.experiment is None)
+    claims = [
+        replace(fair, id="boltzmann-searched", measure="rival_median('natural')"),
+        replace(fair, id="boltzmann-reported", measure="of_the_report"),
+        tested,
+    ]
+    monkeypatch.setattr(ledger, "load", lambda name: claims)
+    assert scoreboard.rests_on(claims[0], tmp_path) == {report, "boltzmann_rivals.tuning"}
+    assert scoreboard.rests_on(claims[1], tmp_path) == {report}
+    assert scoreboard.rests_on(claims[2], tmp_path) == set()
+    # five runs of 2 s, and five of 30 s on two threads; a run that no claim reads costs nothing
+    assert scoreboard.claim_costs(tmp_path) == {
+        "boltzmann-searched": 310.0,
+        "boltzmann-reported": 10.0,
+    }
+    assert scoreboard.all_claims_cost(tmp_path) == 310.0
 
 
 @pytest.mark.parametrize(

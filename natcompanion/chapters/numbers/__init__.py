@@ -22,7 +22,7 @@ from typing import Any
 
 from natcompanion.chapters.experiments import Results, load, store
 
-__all__ = ["call", "results", "stored", "value"]
+__all__ = ["call", "reading", "results", "stored", "value"]
 
 
 _FOLDER: ContextVar[Path | None] = ContextVar("folder of results", default=None)
@@ -38,9 +38,27 @@ def results(folder: Path | None) -> Iterator[None]:
         _FOLDER.reset(token)
 
 
+_READ: ContextVar[set[str] | None] = ContextVar("names of what is read", default=None)
+
+
+@contextmanager
+def reading() -> Iterator[set[str]]:
+    """Yield a set that takes the ``experiment.preset`` of all records that are read inside a
+    ``with`` block.
+    """
+    names: set[str] = set()
+    token = _READ.set(names)
+    try:
+        yield names
+    finally:
+        _READ.reset(token)
+
+
 def stored(name: str) -> Results:
     """Return the records of ``experiment.preset``, read once for each state of the file."""
     experiment, _, preset = name.partition(".")
+    if (names := _READ.get()) is not None:
+        names.add(f"{experiment}.{preset or 'quick'}")
     path = store.path_of(experiment, preset or "quick", _FOLDER.get())
     return _stored(experiment, preset or "quick", path, store.changed(path))
 

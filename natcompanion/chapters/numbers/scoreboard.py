@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from natcompanion.chapters import experiments, ledger
+from natcompanion.chapters import experiments, ledger, numbers
 from natcompanion.chapters.experiments import Results, store
-from natcompanion.chapters.ledger import PAPERS, counts
+from natcompanion.chapters.ledger import PAPERS, Claim, counts
 from natcompanion.chapters.show import Table
 
 
@@ -121,6 +121,73 @@ def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
     groups = {key: [results for paper, results in found if paper == key] for key in PAPERS}
     rows = [row(PAPERS[key].title, results) for key, results in groups.items() if results]
     return [*rows, row("All", [results for _, results in found])]
+
+
+# ---- What a claim costs
+
+
+def core_seconds(name: str, folder: Path | None = None) -> float:
+    """Return the core-seconds of the records of ``experiment.preset``: seconds times threads.
+
+    They are seconds of the clock, so that on a busy machine they are more than the work took.
+    """
+    records = experiments.load(*name.split("."), folder=folder, allow_stale=True)
+    return sum(record.seconds * record.threads for record in records)
+
+
+def rests_on(claim: Claim, folder: Path | None = None) -> set[str]:
+    """Return the ``experiment.preset`` of all records that a claim's measure reads: those of the
+    report, and of a search where there was one.
+    """
+    if claim.experiment is None:
+        return set()
+    with numbers.reading() as names:
+        ledger.measured(claim, folder=folder)
+    return names | {claim.experiment}
+
+
+def claim_costs(folder: Path | None = None) -> dict[str, float]:
+    """Return the core-seconds that each claim rests on, for those that stored runs settle.
+
+    Claims share runs, so that these are more than :func:`all_claims_cost` together.
+    """
+    return {
+        claim.id: sum(core_seconds(name, folder) for name in rests_on(claim, folder))
+        for claim in ledger.load("claims")
+        if claim.experiment
+    }
+
+
+def all_claims_cost(folder: Path | None = None) -> float:
+    """Return the core-seconds of all runs that some claim rests on, each run counted once."""
+    claims = ledger.load("claims")
+    names = set[str]().union(*(rests_on(claim, folder) for claim in claims))
+    return sum(core_seconds(name, folder) for name in names)
+
+
+def core_hours() -> float:
+    """Return the same in hours."""
+    return all_claims_cost() / 3600
+
+
+def costly_table(count: int = 12) -> Table:
+    """Return the claims that rest on the most computing, and all together."""
+    costs = claim_costs()
+    dearest = sorted(costs, key=lambda name: -costs[name])[:count]
+    rows = [(name, costs[name]) for name in dearest]
+    return Table(
+        ["claim", "core-seconds"],
+        [[name, f"{cost:,.0f}"] for name, cost in (*rows, ("all", all_claims_cost()))],
+        f"Computing behind a claim: the {count} of {len(costs)} that took most, and all runs that "
+        "some claim rests on, each counted once. Seconds of the clock times threads, on machines "
+        "that were busy.",
+    )
+
+
+def cheap_share(seconds: float) -> float:
+    """Return the share of these claims, in %, that rest on at most so many core-seconds."""
+    costs = claim_costs().values()
+    return 100 * sum(cost <= seconds for cost in costs) / len(costs)
 
 
 # ---- How well the code is tested

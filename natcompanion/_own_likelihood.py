@@ -96,7 +96,10 @@ class FromNLL:
         self.draws = check.whole(draws, "draws")
 
     def nll(self, r: torch.Tensor, t: Any) -> torch.Tensor:
-        """Return ``-log p(t | r)`` of every example; (n,)."""
+        """Return ``-log p(t | r)`` of every example, the sum over its positions; (n,)."""
+        if r.ndim > 2:
+            found = self.nll(r.flatten(0, -2), t.flatten(0, r.ndim - 2))
+            return found.view(r.shape[:-1]).flatten(1).sum(1)
         found = self._nll(r, t)
         if not isinstance(found, torch.Tensor) or found.shape != r.shape[:1]:
             got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
@@ -108,13 +111,17 @@ class FromNLL:
 
     def mean(self, r: torch.Tensor) -> torch.Tensor:
         """Return the mean of the target; (n, ...)."""
+        if r.ndim > 2:
+            return self.mean(r.flatten(0, -2)).unflatten(0, r.shape[:-1])
         if self._canonical:
             return self._natural_mean(_wide(r)).to(r.dtype)
         t, p = self._nodes(_wide(r))
         return torch.einsum("nk,nk...->n...", p, t.to(p.dtype)).to(r.dtype)
 
     def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-        """Return KL(p_r || p_s) of every example; (n,)."""
+        """Return KL(p_r || p_s) of every row of outputs; (n,)."""
+        if r.ndim > 2:
+            return self.kl(r.flatten(0, -2), s.flatten(0, -2)).view(r.shape[:-1])
         wide, other = _wide(r), _wide(s)
         if self._canonical:  # the difference is linear in t
             mean = self._natural_mean(wide)
@@ -124,6 +131,8 @@ class FromNLL:
 
     def fisher(self, r: torch.Tensor) -> torch.Tensor:
         """Return the Fisher matrix of the outputs of every example; (n, o, o)."""
+        if r.ndim > 2:
+            return self.fisher(r.flatten(0, -2)).unflatten(0, r.shape[:-1])
         with torch.no_grad():
             wide = _wide(r.detach())
             if self._canonical:
@@ -143,6 +152,8 @@ class FromNLL:
 
     def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw one target per example; (n, ...)."""
+        if r.ndim > 2:
+            return self.sample(r.flatten(0, -2), generator=generator).unflatten(0, r.shape[:-1])
         if self._sample is not None:
             return self._sample(r, generator=generator)
         if self.targets is None:

@@ -9,6 +9,37 @@ Each likelihood knows, with respect to ``r`` of shape (n, o):
 Everything is computed from ``r``, never by dividing by the output, so that confident outputs stay
 finite. The scale is that of :math:`\\mathrm{KL}(p_r \\| p_{r+\\delta}) \\approx \\tfrac12 \\delta^T
 F \\delta`. Half-precision inputs are computed in float32 and cast back.
+
+A loss of a likelihood is ``likelihood.nll(r, t).mean()``, a mean over the n examples of sums over
+outputs and positions, with normalizing constants. With outputs (n, o), or (n, T, o) of T positions,
+the losses of torch are:
+
+.. list-table::
+   :header-rows: 1
+
+   * - torch
+     - the same as
+   * - ``nn.CrossEntropyLoss()``
+     - ``Categorical().nll(r, t).mean() / T``; torch wants the classes second: ``r.movedim(-1, 1)``
+   * - ``nn.CrossEntropyLoss(reduction="sum")``
+     - ``Categorical().nll(r, t).sum()``
+   * - ``nn.CrossEntropyLoss(ignore_index=k)``
+     - ``Categorical(ignore_index=k).nll(r, t).sum() / (t != k).sum()``
+   * - ``nn.CrossEntropyLoss(label_smoothing=s)``
+     - ``Categorical()`` with soft labels ``(1 - s) * one_hot(t) + s / o``
+   * - ``nn.CrossEntropyLoss(weight=w)``
+     - ``Weighted(Categorical(), w[t]).nll(r, t).sum() / w[t].sum()``
+   * - ``nn.MSELoss()``
+     - ``2 / (T * o) * Gaussian().nll(r, t).mean() - log(2 * pi)``
+   * - ``nn.MSELoss(reduction="sum")``
+     - ``2 * Gaussian().nll(r, t).sum() - r.numel() * log(2 * pi)``
+   * - ``nn.BCEWithLogitsLoss()``
+     - ``Bernoulli().nll(r, t).mean() / (T * o)``
+   * - ``nn.BCEWithLogitsLoss(reduction="sum")``
+     - ``Bernoulli().nll(r, t).sum()``
+
+Gradients and metrics scale with the loss: for ``nn.MSELoss()`` of o outputs, the Fisher matrix that
+belongs to it is that of ``Gaussian()`` times ``2 / (T * o)``.
 """
 
 import math
@@ -21,7 +52,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from natcompanion import _checks
 from natcompanion._own_likelihood import FromNLL
 
-__all__ = ["Bernoulli", "Categorical", "FromNLL", "Gaussian", "Likelihood"]
+__all__ = ["Bernoulli", "Categorical", "FromNLL", "Gaussian", "Likelihood", "Weighted"]
 
 
 class Likelihood(Protocol):
@@ -170,14 +201,26 @@ class Categorical:
     .. math:: p(t \mid r) = y_t, \quad y = \operatorname{softmax}(r), \qquad
               F = \operatorname{diag}(y) - y y^T.
 
-    Targets are class numbers, an integer tensor of shape (n,). Source: revisiting Eq. 27, 19 and
-    28.
+    Targets are class numbers, an integer tensor of shape (n,), or probabilities of the classes, of
+    the shape of ``r`` (soft labels, whose own entropy is left out, as in torch). Outputs
+    (n, ..., o) have one target at each position, and the positions of an example add up. Source:
+    revisiting Eq. 27, 19 and 28.
+
+    Parameters
+    ----------
+    ignore_index : int, optional
+        Targets of this number count nothing: loss and gradient are 0 there. The Fisher matrix
+        reads no target; :class:`Weighted` leaves positions out of both.
 
     Examples
     --------
+    >>> Categorical(ignore_index=-100).nll(torch.zeros(1, 2, 2), torch.tensor([[1, -100]]))
+    tensor([0.6931])
     >>> Categorical().fisher_product(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))
     tensor([[ 0.2500, -0.2500]])
     """
+
+    ignore_index: int | None = None
 
     def mean(self, r: torch.Tensor) -> torch.Tensor:
         """Return the class probabilities; (n, o)."""
@@ -189,6 +232,8 @@ class Categorical:
             raise ValueError(
                 f"t: expected class numbers, an integer tensor, got {type(t).__name__}"
             )
+        if t.is_floating_point() and t.shape == r.shape:
+            return self._soft(r, t)
         if (
             t.is_floating_point()
             or t.is_complex()
@@ -199,12 +244,30 @@ class Categorical:
                 f"t: expected class numbers, an integer tensor of shape {tuple(r.shape[:-1])}, "
                 f"got {t.dtype} of shape {tuple(t.shape)}"
             )
-        if t.numel() and not bool(((t >= 0) & (t < r.shape[-1])).all()):
+        counted = (
+            torch.ones_like(t, dtype=torch.bool)
+            if self.ignore_index is None
+            else (t != self.ignore_index)
+        )
+        if t.numel() and not bool((((t >= 0) & (t < r.shape[-1])) | ~counted).all()):
             raise ValueError(
                 f"t: expected class numbers from 0 to {r.shape[-1] - 1}, got {int(t.min())} "
                 f"to {int(t.max())}"
             )
-        return cross_entropy(_wide(r), t.long(), reduction="none").to(r.dtype)
+        ignored = -100 if self.ignore_index is None else self.ignore_index
+        rows, classes = _wide(r).reshape(-1, r.shape[-1]), t.reshape(-1).long()
+        found = cross_entropy(rows, classes, reduction="none", ignore_index=ignored)
+        return _summed(found.view(t.shape)).to(r.dtype)
+
+    def _soft(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        wide = _wide(r)
+        t = t.to(wide.dtype)
+        if t.numel() and not bool(((t >= 0).all(-1) & ((t.sum(-1) - 1).abs() < 1e-2)).all()):
+            raise ValueError(
+                "t: expected class numbers, or probabilities of the classes that sum to 1, got "
+                f"sums from {float(t.sum(-1).min()):.3g} to {float(t.sum(-1).max()):.3g}"
+            )
+        return _summed(-(t * torch.log_softmax(wide, -1)).sum(-1)).to(r.dtype)
 
     def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         """Return KL(p_r || p_s) per example; (n,)."""
@@ -231,7 +294,97 @@ class Categorical:
 
     def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw one class number per example; (n,), int64."""
-        return torch.multinomial(torch.softmax(_wide(r), -1), 1, generator=generator).squeeze(-1)
+        y = torch.softmax(_wide(r), -1)
+        return torch.multinomial(y.flatten(0, -2), 1, generator=generator).view(r.shape[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    r"""Another likelihood with weights of examples, or of positions, of one batch.
+
+    Loss and Fisher matrix of what has the weight w count w times; a mask of zeros and ones leaves
+    out what it masks. Divisors stay: a mean over n examples is still one over n.
+
+    .. math:: -w \log p(t \mid r), \qquad w F
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        One of this module, or one of your own from :class:`FromNLL`.
+    weights : Tensor, shape (n,) or that of the positions, (n, ...)
+        Not negative.
+
+    Raises
+    ------
+    ValueError
+        If weights are negative or not finite, or do not fit the outputs.
+
+    Notes
+    -----
+    Gradients at given targets count w times too, so that their outer products (the empirical
+    Fisher) count :math:`w^2` times. Source: revisiting Eq. 8 to 13, with the expectation over
+    examples weighted.
+
+    Examples
+    --------
+    >>> Weighted(Gaussian(), torch.tensor([1.0, 0.0])).nll(torch.zeros(2, 1), torch.zeros(2, 1))
+    tensor([0.9189, 0.0000])
+    """
+
+    likelihood: Likelihood
+    weights: torch.Tensor
+
+    def __post_init__(self) -> None:
+        w = self.weights
+        if not isinstance(w, torch.Tensor) or not bool((w >= 0).all() & w.isfinite().all()):
+            raise ValueError("weights: expected a tensor of finite numbers that are not negative")
+
+    @property
+    def drawn(self) -> "Weighted":
+        """With the roots of the weights: scores at drawn labels whose covariance is w F."""
+        return Weighted(self.likelihood, self.weights.double().sqrt())
+
+    def mean(self, r: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the target."""
+        return self.likelihood.mean(r)
+
+    def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        """Return ``-w log p(t | r)`` per example; (n,)."""
+        lead = r.ndim - 1
+        found = self.likelihood.nll(r.flatten(0, -2), t.flatten(0, lead - 1))
+        return _summed(found.view(r.shape[:-1]) * self._of(r))
+
+    def kl(self, r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        """Return w KL(p_r || p_s) of every row of outputs; (n, ...)."""
+        return self.likelihood.kl(r, s) * self._of(r)
+
+    def fisher_product(self, r: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        """Return w F u for each example; ``u`` and the result have the shape of ``r``."""
+        return self._of(r).unsqueeze(-1) * self.likelihood.fisher_product(r, u)
+
+    def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
+        """Return S with ``S @ S.mT`` = w F; (n, o, o)."""
+        return self._of(r).sqrt()[..., None, None] * self.likelihood.fisher_root(r)
+
+    def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Draw targets; the weights do not matter."""
+        return self.likelihood.sample(r, generator=generator)
+
+    def _of(self, r: torch.Tensor) -> torch.Tensor:
+        """Return the weight of every position, of the shape of ``r`` without its last dimension."""
+        w = self.weights.to(r)
+        draws = len(r) // max(len(w), 1)  # labels that are drawn for every example
+        if (
+            len(w) * draws != len(r)
+            or w.ndim >= r.ndim
+            or (w.ndim > 1 and w.shape[1:] != r.shape[1 : w.ndim])
+        ):
+            raise ValueError(
+                f"weights: expected shape {tuple(r.shape[:1])} or {tuple(r.shape[:-1])} for these "
+                f"outputs, got {tuple(w.shape)}; weights belong to one batch"
+            )
+        w = w.repeat_interleave(draws, 0)
+        return w.reshape(*w.shape, *[1] * (r.ndim - 1 - w.ndim)).expand(r.shape[:-1])
 
 
 def _from_likeliest(u: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -275,6 +428,11 @@ def _per_example(values: torch.Tensor) -> torch.Tensor:
     dimensions; one vector to a number.
     """
     return values.flatten(1).sum(1) if values.ndim > 1 else values.sum(-1)
+
+
+def _summed(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the positions of each example, (n, ...) to (n,)."""
+    return values.flatten(1).sum(1) if values.ndim > 1 else values
 
 
 def _like(t: torch.Tensor, r: torch.Tensor) -> torch.Tensor:

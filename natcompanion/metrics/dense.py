@@ -4,7 +4,7 @@ All are means over the ``n`` examples of ``x``, of shape (P, P), for the trainab
 order of ``model.parameters()``. The model runs in evaluation mode and is left as it was.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,12 +12,12 @@ from torch import nn
 
 from natcompanion import _checks as check
 from natcompanion._memory import affordable, refuse_larger
-from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import ModelFunction, all_finite
 
 Parameters = Iterable[str | nn.Parameter] | None
+Output = Callable[[Any], torch.Tensor] | None
 
 FISHER = "FisherOperator (products without the matrix) or kronecker_factors"
 COVARIANCE = "CovarianceOperator (products without the matrix) or per_example_gradients"
@@ -25,7 +25,12 @@ DRAWN = "MonteCarloOperator (products without the matrix)"
 
 
 def fisher(
-    model: nn.Module, x: torch.Tensor, likelihood: Likelihood, *, parameters: Parameters = None
+    model: nn.Module,
+    x: Any,
+    likelihood: Likelihood,
+    *,
+    parameters: Parameters = None,
+    output: Output = None,
 ) -> torch.Tensor:
     r"""Return the Fisher matrix: the expectation over the labels the model itself would give.
 
@@ -38,11 +43,13 @@ def fisher(
     Parameters
     ----------
     model : Module
-        From (n, ...) to (n, o).
-    x : Tensor, shape (n, ...)
+        From (n, ...) to (n, o), or (n, ..., o) with positions, which an example sums over.
+    x : Tensor, shape (n, ...), or tuple or dictionary of such
     likelihood : Likelihood
     parameters : iterable, optional
         Parameters or their names, if not all trainable ones.
+    output : callable, optional
+        Selects the outputs (n, ..., o) from what the model returns.
 
     Raises
     ------
@@ -58,19 +65,20 @@ def fisher(
     >>> fisher(model, x, Gaussian())
     tensor([[2.5000]])
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     affordable(f.size, f.dtype, "fisher", FISHER)
     x = f.check(x)
-    return gram(f, x, complete(likelihood).fisher_root(f.output(x)).mT).div_(len(x)).to(f.out_dtype)
+    return gram(f, x, f.on(likelihood).fisher_root(f.output(x)).mT).div_(len(x)).to(f.out_dtype)
 
 
 def gauss_newton(
     model: nn.Module,
-    x: torch.Tensor,
+    x: Any,
     t: torch.Tensor,
     likelihood: Likelihood,
     *,
     parameters: Parameters = None,
+    output: Output = None,
 ) -> torch.Tensor:
     r"""Return the extended Gauss-Newton matrix of the mean negative log-likelihood.
 
@@ -83,7 +91,7 @@ def gauss_newton(
 
     Parameters
     ----------
-    model, x, likelihood, parameters
+    model, x, likelihood, parameters, output
         As for :func:`natcompanion.metrics.fisher`.
     t : Tensor
         The targets, as the likelihood wants them.
@@ -96,10 +104,10 @@ def gauss_newton(
     >>> gauss_newton(model, x, t, Gaussian())
     tensor([[2.5000]])
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     affordable(f.size, f.dtype, "gauss_newton", FISHER)
     x = f.check(x)
-    hessian = output_hessian(likelihood, f.output(x), t)
+    hessian = output_hessian(f.on(likelihood), f.output(x), t)
     total = torch.zeros(f.size, f.size, dtype=f.dtype, device=x.device)
     units = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
     for part, jacobian in f.chunks(x, units.expand_as(hessian)):
@@ -109,11 +117,12 @@ def gauss_newton(
 
 def empirical_fisher(
     model: nn.Module,
-    x: torch.Tensor,
+    x: Any,
     t: torch.Tensor,
     likelihood: Likelihood,
     *,
     parameters: Parameters = None,
+    output: Output = None,
 ) -> torch.Tensor:
     r"""Return the uncentred covariance of the gradients at the given targets.
 
@@ -123,7 +132,7 @@ def empirical_fisher(
 
     Parameters
     ----------
-    model, x, t, likelihood, parameters
+    model, x, t, likelihood, parameters, output
         As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
@@ -134,19 +143,24 @@ def empirical_fisher(
     >>> torch.allclose(empirical_fisher(model, x, t, Gaussian()), torch.tensor(8.5))  # (1 + 16) / 2
     True
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     affordable(f.size, f.dtype, "empirical_fisher", COVARIANCE)
     x = f.check(x)
-    return gram(f, x, score(likelihood, f.output(x), t).unsqueeze(1)).div_(len(x)).to(f.out_dtype)
+    return (
+        gram(f, x, score(f.on(likelihood), f.output(x), t).unsqueeze(1))
+        .div_(len(x))
+        .to(f.out_dtype)
+    )
 
 
 def gradient_covariance(
     model: nn.Module,
-    x: torch.Tensor,
+    x: Any,
     t: torch.Tensor,
     likelihood: Likelihood,
     *,
     parameters: Parameters = None,
+    output: Output = None,
 ) -> torch.Tensor:
     r"""Return the centred covariance of the gradients at the given targets, with divisor n.
 
@@ -156,7 +170,7 @@ def gradient_covariance(
 
     Parameters
     ----------
-    model, x, t, likelihood, parameters
+    model, x, t, likelihood, parameters, output
         As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
@@ -168,22 +182,23 @@ def gradient_covariance(
     >>> torch.allclose(C, torch.tensor(2.25))
     True
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     affordable(f.size, f.dtype, "gradient_covariance", COVARIANCE)
     x = f.check(x)
-    scores = score(likelihood, f.output(x), t).unsqueeze(1)
+    scores = score(f.on(likelihood), f.output(x), t).unsqueeze(1)
     mean: Any = sum(rows.sum((0, 1)) for _, rows in f.chunks(x, scores)) / len(x)
     return gram(f, x, scores, mean).div_(len(x)).to(f.out_dtype)
 
 
 def monte_carlo_fisher(
     model: nn.Module,
-    x: torch.Tensor,
+    x: Any,
     likelihood: Likelihood,
     *,
     samples: int = 1,
     generator: torch.Generator | None = None,
     parameters: Parameters = None,
+    output: Output = None,
 ) -> torch.Tensor:
     """Return an unbiased estimate of the Fisher matrix from ``samples`` labels drawn from the model
     per example.
@@ -192,7 +207,7 @@ def monte_carlo_fisher(
 
     Parameters
     ----------
-    model, x, likelihood, parameters
+    model, x, likelihood, parameters, output
         As for :func:`natcompanion.metrics.fisher`.
     samples : int
         Labels per example.
@@ -207,26 +222,27 @@ def monte_carlo_fisher(
     >>> bool((G - 2.5).abs() < 0.2)
     True
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     affordable(f.size, f.dtype, "monte_carlo_fisher", DRAWN)
     x = f.check(x)
-    scores = sampled_scores(likelihood, f.output(x), samples, generator)
+    scores = sampled_scores(f.on(likelihood), f.output(x), samples, generator)
     return gram(f, x, scores).div_(len(x)).to(f.out_dtype)
 
 
 def per_example_gradients(
     model: nn.Module,
-    x: torch.Tensor,
+    x: Any,
     t: torch.Tensor,
     likelihood: Likelihood,
     *,
     parameters: Parameters = None,
+    output: Output = None,
 ) -> torch.Tensor:
     """Return the gradient of ``-log p(t | x)`` of each example; (n, P).
 
     Parameters
     ----------
-    model, x, t, likelihood, parameters
+    model, x, t, likelihood, parameters, output
         As for :func:`natcompanion.metrics.gauss_newton`.
 
     Examples
@@ -238,7 +254,7 @@ def per_example_gradients(
     >>> torch.allclose(g, torch.tensor([[-1.0], [-4.0]]))
     True
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     x = f.check(x)
     refuse_larger(
         len(x) * f.size,
@@ -246,7 +262,7 @@ def per_example_gradients(
         f"per_example_gradients: {len(x)} gradients of {f.size} parameters need",
         "fewer examples at a time",
     )
-    scores = score(likelihood, f.output(x), t).unsqueeze(1)
+    scores = score(f.on(likelihood), f.output(x), t).unsqueeze(1)
     return torch.cat([rows.squeeze(1) for _, rows in f.chunks(x, scores)]).to(f.out_dtype)
 
 
@@ -268,9 +284,10 @@ def sampled_scores(
     """Return scores at labels drawn from the model, each divided by the root of ``samples``; (n,
     samples, o).
     """
-    samples, likelihood = check.whole(samples, "samples"), complete(likelihood)
+    samples = check.whole(samples, "samples")
     repeated = r.repeat_interleave(samples, 0)
-    scores = score(likelihood, repeated, likelihood.sample(repeated, generator=generator))
+    drawn = likelihood.sample(repeated, generator=generator)
+    scores = score(getattr(likelihood, "drawn", likelihood), repeated, drawn)
     return scores.unflatten(0, (len(r), samples)) / samples**0.5
 
 
@@ -286,7 +303,7 @@ def output_hessian(likelihood: Likelihood, r: torch.Tensor, t: torch.Tensor) -> 
 
 
 def gram(
-    f: ModelFunction, x: torch.Tensor, cotangents: torch.Tensor, mean: torch.Tensor | None = None
+    f: ModelFunction, x: Any, cotangents: torch.Tensor, mean: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return the sum over examples and cotangents (n, k, o) of the outer products of the rows
     ``cotangents @ J``.

@@ -10,10 +10,9 @@ from torch.nn.functional import pad, unfold
 from natcompanion import _checks as check
 from natcompanion._memory import affordable
 from natcompanion._moments import damped_inverse
-from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
-from natcompanion.metrics.dense import Parameters, sampled_scores
+from natcompanion.metrics.dense import Output, Parameters, sampled_scores
 from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
 
 
@@ -135,13 +134,14 @@ class KroneckerFactors(NamedTuple):
 
 def kronecker_factors(
     model: nn.Module,
-    x: torch.Tensor,
+    x: Any,
     likelihood: Likelihood,
     *,
     sharing: str = "expand",
     draws: int | None = None,
     generator: torch.Generator | None = None,
     parameters: Parameters = None,
+    output: Output = None,
 ) -> dict[str, KroneckerFactors]:
     r"""Return the Kronecker factors of the Fisher matrix of every layer, by its name.
 
@@ -178,6 +178,8 @@ def kronecker_factors(
         For the draws.
     parameters : iterable, optional
         Parameters or their names, if not all trainable ones.
+    output : callable, optional
+        Selects the outputs (n, ..., o) from what the model returns.
 
     Raises
     ------
@@ -199,7 +201,7 @@ def kronecker_factors(
     ...  for name, f in kronecker_factors(model, torch.ones(5, 3), Gaussian()).items()}
     {'0': (4, 4, 2, 2), '2': (3, 3, 1, 1)}
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     layers, plain = find_layers(f)
     refuse_plain(plain)
     factors, plain = factors_of(f, layers, x, likelihood, sharing, draws, generator)
@@ -357,7 +359,7 @@ def find_layers(f: ModelFunction) -> tuple[dict[str, Layer], dict[str, str]]:
 def factors_of(
     f: ModelFunction,
     layers: dict[str, Layer],
-    x: torch.Tensor,
+    x: Any,
     likelihood: Likelihood,
     sharing: str,
     draws: int | None,
@@ -369,7 +371,7 @@ def factors_of(
     if sharing not in ("expand", "reduce"):
         raise ValueError(f'sharing: expected "expand" or "reduce", got {sharing!r}')
     draws = None if draws is None else check.whole(draws, "draws")
-    likelihood, x = complete(likelihood), f.check(x)
+    likelihood, x = f.on(likelihood), f.check(x)
     if sharing == "reduce":
         for name, layer in layers.items():
             if isinstance(layer.module, nn.Embedding):
@@ -387,7 +389,7 @@ def factors_of(
 def _summed(
     f: ModelFunction,
     layers: dict[str, Layer],
-    x: torch.Tensor,
+    x: Any,
     cotangents: torch.Tensor,
     sharing: str,
 ) -> tuple[dict[str, KroneckerFactors], dict[str, str]]:
@@ -417,7 +419,7 @@ def _summed(
 def _backpropagated(
     f: ModelFunction,
     layers: dict[str, Layer],
-    x: torch.Tensor,
+    x: Any,
     cotangents: torch.Tensor,
     first: bool,
 ) -> tuple[dict[str, str], dict[str, torch.Tensor]]:

@@ -3,7 +3,7 @@ it.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from natcompanion._checks import all_finite
+from natcompanion._own_likelihood import complete
+from natcompanion.metrics.structured import Inputs, Positions, joined
 
 CHUNK = 2**24
 """Numbers that a block of per-example rows may hold."""
@@ -23,8 +25,8 @@ DETACHED = (
 
 
 class ModelFunction:
-    """The outputs ``r`` of ``model`` and products of their Jacobian, as a function of the chosen
-    parameters.
+    """The outputs ``r`` of ``model``, (n, o), and products of their Jacobian, as a function of the
+    chosen parameters.
 
     The model runs in evaluation mode (BatchNorm uses its running statistics, Dropout is off) and is
     left as it was: same modes, same buffers, no hooks. Half-precision models are computed in
@@ -33,15 +35,23 @@ class ModelFunction:
     Parameters
     ----------
     model
-        Any module that maps (n, ...) to (n, o).
+        Any module that maps (n, ...) to (n, o), or to (n, ..., o) with positions, or to (n,); these
+        are flattened to one row per example, and :meth:`on` makes a likelihood see them as they
+        were. A tuple or dictionary of inputs is taken apart: ``model(*x)``, ``model(**x)``.
     parameters
         Names or parameters to differentiate by; by default every parameter with ``requires_grad``,
         in the order of ``model.parameters()``. Shared (tied) parameters count once.
+    output
+        Selects the outputs (n, ..., o) from what the model returns.
     """
 
     def __init__(
-        self, model: nn.Module, parameters: Iterable[str | nn.Parameter] | None = None
+        self,
+        model: nn.Module,
+        parameters: Iterable[str | nn.Parameter] | None = None,
+        output: Callable[[Any], torch.Tensor] | None = None,
     ) -> None:
+        self.select, self.trailing = output, torch.Size()
         if torch.is_inference_mode_enabled():
             raise ValueError(
                 "model: expected derivatives to be possible, got torch.inference_mode; use "
@@ -74,8 +84,15 @@ class ModelFunction:
     def _cast(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.dtype) if x.is_floating_point() and x.dtype != self.dtype else x
 
-    def check(self, x: torch.Tensor) -> torch.Tensor:
+    def on(self, likelihood: Any) -> Any:
+        """Return a likelihood on rows (n, o) of outputs that may have had positions."""
+        return Positions(complete(likelihood), self)
+
+    def check(self, x: Any) -> Any:
         """Return the batch of inputs in the computing dtype, if it is one the model can take."""
+        x = joined(x)
+        if isinstance(x, Inputs):
+            return x.map(self.check)
         if not isinstance(x, torch.Tensor) or x.ndim < 1 or x.numel() == 0:
             got = (
                 f"a tensor of shape {tuple(x.shape)}"
@@ -96,7 +113,7 @@ class ModelFunction:
             )
         return self._cast(x.detach())
 
-    def __call__(self, theta: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, theta: dict[str, torch.Tensor], x: Any) -> torch.Tensor:
         """Return the outputs (n, o) at the parameters ``theta``."""
         new = self.constants | {id(self.originals[name]): tensor for name, tensor in theta.items()}
         with (
@@ -106,15 +123,23 @@ class ModelFunction:
             _twice_differentiable(self.modules),
             torch.enable_grad(),  # the model may differentiate by its inputs
         ):
-            r = self.model(x.detach())
-        if not isinstance(r, torch.Tensor) or r.ndim != 2 or len(r) != len(x):
+            found = (
+                x.map(torch.Tensor.detach).given_to(self.model)
+                if isinstance(x, Inputs)
+                else self.model(x.detach())
+            )
+            r = found if self.select is None else self.select(found)
+        if not isinstance(r, torch.Tensor) or r.ndim < 1 or len(r) != len(x):
             got = f"shape {tuple(r.shape)}" if isinstance(r, torch.Tensor) else type(r).__name__
             raise ValueError(
-                f"model: expected outputs of shape ({len(x)}, o) for this batch, got {got}"
+                f"model: expected outputs of shape ({len(x)}, ..., o) for this batch, got {got}; "
+                "output=lambda found: ... selects them from what the model returns"
             )
-        return r
+        self.trailing = r.shape[1:]
+        r = r if r.ndim == 2 else r.reshape(len(r), -1)
+        return r if torch.is_grad_enabled() else r.detach()
 
-    def output(self, x: torch.Tensor) -> torch.Tensor:
+    def output(self, x: Any) -> torch.Tensor:
         """Return the outputs (n, o), without a graph, if they are finite and examples do not
         influence one another.
 
@@ -143,35 +168,34 @@ class ModelFunction:
         """
         return torch.cat([p.reshape(*p.shape[:lead], -1) for p in pieces], -1)
 
-    def rows(self, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
+    def rows(self, x: Any, cotangents: torch.Tensor) -> torch.Tensor:
         """Return the products ``cotangents @ J`` of each example; (n, k, o) in, (n, k, P) out."""
 
-        def one(x_i: torch.Tensor, c_i: torch.Tensor) -> torch.Tensor:
-            _, pull, *_ = vjp(lambda theta: self(theta, x_i.unsqueeze(0))[0], self.theta)
+        def one(x_i: Any, c_i: torch.Tensor) -> torch.Tensor:
+            alone = Inputs.alone(x_i, x)
+            _, pull, *_ = vjp(lambda theta: self(theta, alone)[0], self.theta)
             return self.flat(vmap(lambda c: pull(c)[0])(c_i).values(), 1)
 
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "There is a performance drop")
-                return vmap(one)(x, cotangents)
+                return vmap(one)(x.tensors if isinstance(x, Inputs) else x, cotangents)
         except RuntimeError:  # a layer that vmap cannot batch: one example after the other
             return torch.stack(
-                [self._rows_of_one(x_i, c_i) for x_i, c_i in zip(x, cotangents, strict=True)]
+                [self._rows_of_one(x[i : i + 1], c_i) for i, c_i in enumerate(cotangents)]
             )
 
-    def _rows_of_one(self, x_i: torch.Tensor, c_i: torch.Tensor) -> torch.Tensor:
+    def _rows_of_one(self, x_i: Any, c_i: torch.Tensor) -> torch.Tensor:
         theta = {name: p.clone().requires_grad_() for name, p in self.theta.items()}
         with torch.enable_grad():
-            r, leaves = self(theta, x_i.unsqueeze(0))[0], list(theta.values())
+            r, leaves = self(theta, x_i)[0], list(theta.values())
             rows = [
                 torch.autograd.grad(r, leaves, c, retain_graph=True, materialize_grads=True)
                 for c in c_i
             ]
         return torch.stack([self.flat(row) for row in rows])
 
-    def chunks(
-        self, x: torch.Tensor, cotangents: torch.Tensor
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
+    def chunks(self, x: Any, cotangents: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield ``(examples, rows of these examples)`` in blocks of bounded size."""
         step = max(1, CHUNK // (cotangents.shape[1] * self.size))
         for start in range(0, len(x), step):

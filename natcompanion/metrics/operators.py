@@ -6,7 +6,7 @@ time is rebuilt.
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,15 @@ from torch.func import jvp
 
 from natcompanion import _checks
 from natcompanion._memory import affordable
-from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
-from natcompanion.metrics.dense import Parameters, gram, sampled_scores, score
+from natcompanion.metrics.dense import Output, Parameters, gram, sampled_scores, score
 from natcompanion.metrics.model_function import DETACHED, ModelFunction
+from natcompanion.metrics.structured import Inputs, inputs_of
 
-Batches = torch.Tensor | Iterable[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]
+Batches = Any  # a tensor, a dictionary, or an iterable of batches or of pairs with targets
+
+WHOLE = torch.Tensor, Mapping, Inputs
 
 
 class JacobianProducts:
@@ -35,7 +37,7 @@ class JacobianProducts:
     own), it is found by forward mode, or else from the rows of J.
     """
 
-    def __init__(self, f: ModelFunction, x: torch.Tensor) -> None:
+    def __init__(self, f: ModelFunction, x: Any) -> None:
         self.f, self.x, self.twice = f, x, True
         self.theta = {name: p.detach().requires_grad_() for name, p in f.theta.items()}
         self.leaves = list(self.theta.values())
@@ -115,14 +117,14 @@ def _has_functions_in_python(r: torch.Tensor) -> bool:
     return False
 
 
-def input_batches(x: Batches) -> list[torch.Tensor]:
-    """Return the inputs of each batch: of one tensor, or of a list or loader of batches, whose
-    items may be pairs with targets.
+def input_batches(x: Batches) -> list[Any]:
+    """Return the inputs of each batch: of one tensor or dictionary, or of a list or loader of
+    batches, whose items may be pairs with targets.
     """
-    if isinstance(x, torch.Tensor):
+    if isinstance(x, WHOLE):
         return [x]
     refuse_pair(x)
-    return [batch if isinstance(batch, torch.Tensor) else batch[0] for batch in x]
+    return [batch if isinstance(batch, WHOLE) else inputs_of(batch) for batch in x]
 
 
 def refuse_pair(x: Any) -> None:
@@ -130,7 +132,8 @@ def refuse_pair(x: Any) -> None:
     if isinstance(x, tuple) and len(x) == 2 and all(isinstance(b, torch.Tensor) for b in x):
         raise ValueError(
             "x: expected the inputs, or a list of batches, got a tuple of two tensors, which may "
-            "be inputs with their targets or two batches; pass the inputs alone, or [one, other]"
+            "be inputs with their targets, two batches, or two inputs; pass the inputs alone, or "
+            "[one, other], or a dictionary of the names and values that the model takes"
         )
 
 
@@ -144,7 +147,7 @@ class MetricOperator:
 
     Parameters
     ----------
-    model, x, damping, parameters
+    model, x, damping, parameters, output
         As for :class:`FisherOperator`.
 
     Examples
@@ -157,9 +160,14 @@ class MetricOperator:
     """
 
     def __init__(
-        self, model: nn.Module, x: Batches, damping: float, parameters: Parameters
+        self,
+        model: nn.Module,
+        x: Batches,
+        damping: float,
+        parameters: Parameters,
+        output: Output,
     ) -> None:
-        self._f = ModelFunction(model, parameters)
+        self._f = ModelFunction(model, parameters, output)
         self.damping = _checks.non_negative(damping, "damping")
         self._batches = [self._f.check(batch) for batch in input_batches(x)]
         if not self._batches:
@@ -208,7 +216,7 @@ class MetricOperator:
         total = _sum(self._squares(index, x) for index, x in enumerate(self._batches))
         return (total / self._n + self.damping).to(self._f.out_dtype)
 
-    def _squares(self, index: int, x: torch.Tensor) -> torch.Tensor:
+    def _squares(self, index: int, x: Any) -> torch.Tensor:
         """Return the squared rows of a batch, summed; (P,)."""
         mean, cotangents = self._mean(), self._cotangents(index, self._f.output(x))
         if mean is None and (total := fast.diagonal(self._f, x, cotangents)) is not None:
@@ -322,17 +330,20 @@ class FisherOperator(MetricOperator):
     Parameters
     ----------
     model
-        Any differentiable module from (n, ...) to (n, o); it runs in evaluation mode and is left as
-        it was.
+        Any differentiable module from (n, ...) to (n, o), or (n, ..., o) with positions, which an
+        example sums over; it runs in evaluation mode and is left as it was.
     x
-        Inputs (n, ...), or batches of them (of any sizes, alone or paired with targets, which are
-        not read). Batches are read once and kept.
+        Inputs (n, ...), or a dictionary of the names and values that the model takes, or batches of
+        these (of any sizes, alone or paired with targets, which are not read; the inputs of a pair
+        may be a tuple). Batches are read once and kept.
     likelihood
         The output model.
     damping
         Multiple of the identity to add; an attribute.
     parameters
         Names or parameters to restrict to; by default all with ``requires_grad``.
+    output
+        Selects the outputs (n, ..., o) from what the model returns.
 
     Raises
     ------
@@ -357,9 +368,10 @@ class FisherOperator(MetricOperator):
         damping: float = 0.0,
         *,
         parameters: Parameters = None,
+        output: Output = None,
     ) -> None:
-        super().__init__(model, x, damping, parameters)
-        self._likelihood = complete(likelihood)
+        super().__init__(model, x, damping, parameters, output)
+        self._likelihood = self._f.on(likelihood)
 
     def _inner(
         self,
@@ -400,7 +412,7 @@ class CovarianceOperator(MetricOperator):
 
     Parameters
     ----------
-    model, x, likelihood, damping, parameters
+    model, x, likelihood, damping, parameters, output
         As for :class:`FisherOperator`.
     t : Tensor or None
         The targets.
@@ -421,26 +433,27 @@ class CovarianceOperator(MetricOperator):
         self,
         model: nn.Module,
         x: Batches,
-        t: torch.Tensor | None,
+        t: Any,
         likelihood: Likelihood,
         damping: float = 0.0,
         *,
         centred: bool = True,
         parameters: Parameters = None,
+        output: Output = None,
     ) -> None:
-        if isinstance(x, torch.Tensor) == (t is None):
+        if isinstance(x, WHOLE) == (t is None):
             raise ValueError(
-                "t: expected targets where x is a tensor, and None where x is batches of pairs"
+                "t: expected targets where x is one batch, and None where x is batches of pairs"
             )
         if t is None:
             refuse_pair(x)
             pairs = list(x)
-            x, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            x, targets = [inputs_of(pair) for pair in pairs], [pair[1] for pair in pairs]
         else:
             targets = [t]
-        super().__init__(model, x, damping, parameters)
+        super().__init__(model, x, damping, parameters, output)
         scores = [
-            score(likelihood, self._f.output(b), t)
+            score(self._f.on(likelihood), self._f.output(b), t)
             for b, t in zip(self._batches, targets, strict=True)
         ]
         self._scores = [s.unsqueeze(1) for s in scores]
@@ -462,7 +475,7 @@ class MonteCarloOperator(MetricOperator):
 
     Parameters
     ----------
-    model, x, likelihood, damping, parameters
+    model, x, likelihood, damping, parameters, output
         As for :class:`FisherOperator`.
     samples : int
         Labels per example.
@@ -487,10 +500,12 @@ class MonteCarloOperator(MetricOperator):
         samples: int = 1,
         generator: torch.Generator | None = None,
         parameters: Parameters = None,
+        output: Output = None,
     ) -> None:
-        super().__init__(model, x, damping, parameters)
+        super().__init__(model, x, damping, parameters, output)
         self._scores = [
-            sampled_scores(likelihood, self._f.output(b), samples, generator) for b in self._batches
+            sampled_scores(self._f.on(likelihood), self._f.output(b), samples, generator)
+            for b in self._batches
         ]
 
 

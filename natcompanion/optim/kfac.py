@@ -9,6 +9,7 @@ from torch import nn
 from natcompanion import _checks as check
 from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
+from natcompanion.metrics.dense import Output
 from natcompanion.metrics.kronecker import (
     KroneckerFactors,
     as_matrix,
@@ -117,7 +118,9 @@ class KFAC(Preconditioned):
         draws: int | None = None,
         generator: torch.Generator | None = None,
         parameters: Parameters = None,
+        output: Output = None,
     ) -> None:
+        self.output = output
         self.likelihood, self.generator = complete(likelihood), generator
         self._inverses: dict[Block, Inverse] = {}
         self._warned = False
@@ -187,11 +190,11 @@ class KFAC(Preconditioned):
             If ``x`` does not fit the model. The earlier factors are kept.
         """
         options = self.param_groups[0]
-        f = ModelFunction(self.model, list(trainable(self._leaves())))
+        f = ModelFunction(self.model, list(trainable(self._leaves())), self.output)
         layers, _ = find_layers(f)
         how = options["sharing"], options["draws"], self.generator
         new, plain = factors_of(f, layers, x, self.likelihood, *how)
-        shared = _over_processes(new, len(x))
+        shared = _over_processes(new, len(f.check(x)))
         averaged = {name: self._averaged(name, factors) for name, factors in shared.items()}
         self._take(averaged, invert=invert)
         for name, layer in self._layers():

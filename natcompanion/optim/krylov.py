@@ -45,11 +45,12 @@ class GaussNewtonOperator:
         likelihood: Likelihood,
         *,
         parameters: Any = None,
+        output: Any = None,
     ) -> None:
-        f = ModelFunction(model, parameters)
+        f = ModelFunction(model, parameters, output)
         self.shape, self.dtype = (f.size, f.size), f.dtype
         self._jacobian = JacobianProducts(f, f.check(x))
-        self._inner = output_hessian(likelihood, self._jacobian.r.detach(), t) / len(x)
+        self._inner = output_hessian(f.on(likelihood), self._jacobian.r.detach(), t) / len(x)
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
         u = self._jacobian.push(v.to(self.dtype))
@@ -115,7 +116,7 @@ class HessianFree(NaturalGradient):
     def _metric(
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> Any:
-        return GaussNewtonOperator(self.model, x, t, self.likelihood, parameters=self._trained())
+        return GaussNewtonOperator(self.model, x, t, self.likelihood, **self._chosen())
 
 
 class KrylovSubspaceDescent(NaturalGradient):
@@ -163,10 +164,10 @@ class KrylovSubspaceDescent(NaturalGradient):
         search_iterations: int = 20,
         **options: Any,
     ) -> None:
-        if unknown := sorted(set(options) - {"metric", "parameters"}):
+        if unknown := sorted(set(options) - {"metric", "output", "parameters"}):
             raise ValueError(
                 f"{', '.join(unknown)}: KrylovSubspaceDescent has no such option; it has "
-                "metric, parameters"
+                "metric, output, parameters"
             )
         self.dimension = check.whole(dimension, "dimension")
         self.search_iterations = check.whole(search_iterations, "search_iterations")

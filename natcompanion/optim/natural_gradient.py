@@ -19,7 +19,9 @@ from natcompanion.damping import (
 )
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import FisherOperator
+from natcompanion.metrics.dense import Output
 from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.metrics.structured import joined
 from natcompanion.optim.base import Parameters, Preconditioned, Share, trainable
 from natcompanion.solvers import Reason, Solution, minres_qlp
 
@@ -97,7 +99,8 @@ class NaturalGradient(Preconditioned):
     Parameters
     ----------
     model : Module
-        Maps (n, ...) to the pre-activations (n, o) of the likelihood.
+        Maps (n, ...) to the pre-activations (n, o) of the likelihood, or (n, ..., o) with
+        positions.
     likelihood : Likelihood
         One of :mod:`natcompanion.likelihoods`.
     lr : float
@@ -124,6 +127,8 @@ class NaturalGradient(Preconditioned):
     parameters : iterable, optional
         Parameters or their names, or parameter groups; all of the model if left out. Those that are
         frozen at a step stay where they are.
+    output : callable, optional
+        Selects the pre-activations from what the model returns; ``metric`` is handed it too.
 
     Attributes
     ----------
@@ -170,8 +175,10 @@ class NaturalGradient(Preconditioned):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         parameters: Parameters = None,
+        output: Output = None,
     ) -> None:
         self.likelihood, self.solver, self.metric = likelihood, solver, metric
+        self.output = output
         self.damping = damping
         if not isinstance(damping, LevenbergMarquardt):
             self.damping = check.non_negative(damping, "damping")
@@ -191,9 +198,9 @@ class NaturalGradient(Preconditioned):
     @torch.no_grad()
     def step(  # type: ignore[override]  # the batch comes first: the step computes its own gradient
         self,
-        x: torch.Tensor | None = None,
-        t: torch.Tensor | None = None,
-        metric_inputs: torch.Tensor | None = None,
+        x: Any = None,
+        t: Any = None,
+        metric_inputs: Any = None,
         *,
         closure: Callable[[], Any] | None = None,
     ) -> float | None:
@@ -204,7 +211,7 @@ class NaturalGradient(Preconditioned):
 
         Parameters
         ----------
-        x : Tensor, shape (n, ...)
+        x : Tensor, shape (n, ...), or tuple or dictionary of such
         t : Tensor
             Targets of ``x``, as the likelihood expects them.
         metric_inputs : Tensor, shape (m, ...), optional
@@ -230,7 +237,7 @@ class NaturalGradient(Preconditioned):
         if metric_inputs is not None and self.needs_targets is not None:
             raise ValueError(f"metric_inputs: {self.needs_targets}")
         with torch.autocast(self._leaves()[0].device.type, enabled=False):
-            return self._step(x, t, metric_inputs)
+            return self._step(joined(x), t, joined(metric_inputs))
 
     def _without_batch(self, closure: Callable[[], Any] | None) -> None:
         """Do nothing for gradients of zero; ask for a batch otherwise."""
@@ -276,7 +283,7 @@ class NaturalGradient(Preconditioned):
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> Any:
         """Return the metric of this step, whose gradient is ``g``."""
-        return self.metric(self.model, inputs, self.likelihood, parameters=self._trained())
+        return self.metric(self.model, inputs, self.likelihood, **self._chosen())
 
     def _solve(
         self, A: Any, g: torch.Tensor, f: ModelFunction, x: torch.Tensor, t: torch.Tensor
@@ -297,7 +304,7 @@ class NaturalGradient(Preconditioned):
         """Return the loss and its gradient (P,) at the present parameters, or at others."""
         theta = {name: p.clone().requires_grad_() for name, p in (at or f.theta).items()}
         with torch.enable_grad():
-            loss = self.likelihood.nll(f(theta, x), t).mean()
+            loss = f.on(self.likelihood).nll(f(theta, x), t).mean()
             pieces = torch.autograd.grad(loss, list(theta.values()), materialize_grads=True)
         g = f.flat(pieces)
         if not bool(torch.isfinite(loss)) or not bool(torch.isfinite(g).all()):
@@ -310,7 +317,7 @@ class NaturalGradient(Preconditioned):
         return float(loss), g
 
     def _loss(self, f: ModelFunction, theta: dict, x: torch.Tensor, t: torch.Tensor) -> float:
-        return float(self.likelihood.nll(f(theta, x), t).mean())
+        return float(f.on(self.likelihood).nll(f(theta, x), t).mean())
 
     def _predicted(self, g: torch.Tensor, move: torch.Tensor, A: Any) -> float:
         if self.prediction == "linear":
@@ -381,7 +388,12 @@ class NaturalGradient(Preconditioned):
 
     def _function(self) -> ModelFunction:
         """Return the model as a function of what is trained now."""
-        return ModelFunction(self.model, self._trained())
+        return ModelFunction(self.model, self._trained(), self.output)
+
+    def _chosen(self) -> dict[str, Any]:
+        """Return what a metric has to know of parameters and outputs."""
+        selected = {} if self.output is None else {"output": self.output}
+        return {"parameters": self._trained(), **selected}
 
     def _trained(self) -> list[nn.Parameter]:
         """Return the parameters that are trained now."""

@@ -23,6 +23,7 @@ def loss_hessian(
     likelihood: Likelihood,
     *,
     parameters: Any = None,
+    output: Any = None,
 ) -> torch.Tensor:
     """Return the Hessian (P, P) of the mean negative log-likelihood, by differentiating twice.
 
@@ -30,7 +31,7 @@ def loss_hessian(
 
     Parameters
     ----------
-    model, x, t, likelihood, parameters
+    model, x, t, likelihood, parameters, output
         As for :func:`natcompanion.metrics.gauss_newton`.
 
     Raises
@@ -52,7 +53,7 @@ def loss_hessian(
     tensor([[0.6667, 0.0000],
             [0.0000, 1.0000]], dtype=torch.float64)
     """
-    f = ModelFunction(model, parameters)
+    f = ModelFunction(model, parameters, output)
     x = f.check(x)
     if f.size > LARGEST:
         raise ValueError(
@@ -66,7 +67,7 @@ def loss_hessian(
         named = {
             name: piece.view_as(p) for (name, p), piece in zip(f.theta.items(), pieces, strict=True)
         }
-        return likelihood.nll(f(named, x), t).mean()
+        return f.on(likelihood).nll(f(named, x), t).mean()
 
     try:
         H = jacrev(grad(loss))(theta).detach()
@@ -144,4 +145,4 @@ class Newton(NaturalGradient):
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> torch.Tensor:
         with torch.enable_grad():
-            return loss_hessian(self.model, x, t, self.likelihood, parameters=self._trained())
+            return loss_hessian(self.model, x, t, self.likelihood, **self._chosen())

@@ -9,7 +9,6 @@ from torch import nn
 from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion._memory import affordable, refuse_larger
-from natcompanion._own_likelihood import complete
 from natcompanion.damping import reduction_ratio
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
@@ -140,7 +139,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         rtol: float | None = None,
         **options: Any,
     ) -> None:
-        allowed = {"momentum", "nesterov", "weight_decay", "parameters"}
+        allowed = {"momentum", "nesterov", "weight_decay", "parameters", "output"}
         if unknown := options.keys() - allowed:
             raise ValueError(
                 f"{min(unknown)}: expected one of {sorted(allowed)}; the system is solved directly"
@@ -150,7 +149,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         self.kl = kl
         wide = next(model.parameters()).dtype == torch.float64 if _is_model(model) else True
         rtol = (1e-10 if wide else 1e-4) if rtol is None else rtol
-        super().__init__(model, complete(likelihood), lr, damping=damping, rtol=rtol, **options)
+        super().__init__(model, likelihood, lr, damping=damping, rtol=rtol, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
@@ -170,7 +169,8 @@ class SampleSpaceNaturalGradient(NaturalGradient):
             f.output(wide)  # sees that examples do not influence one another
             self._by_layers, self._seen = explained_by_layers(f, wide), set(f.originals)
         J = jacobian(f, wide, by_layers=self._by_layers)
-        loss, s = self._scores(J.r, t)
+        likelihood = f.on(self.likelihood)
+        loss, s = self._scores(likelihood, J.r, t)
         g = J.pull(s)
         d, residual, rounds = self._solved(J, s, g, damping)
         velocity = self._velocity(f, d)
@@ -179,7 +179,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         loss_after = after.loss
         if after.scale != 1:
             move = after.scale * move
-        predicted = self._predicted(g, move, _Products(J, self.likelihood, damping))
+        predicted = self._predicted(g, move, _Products(J, likelihood, damping))
         rho = reduction_ratio(loss, loss_after, predicted, eps=torch.finfo(f.dtype).eps)
         idle = not bool((self._option(f, "lr") * g).any())
         accepted = self._judge(loss, loss_after, predicted, rho, idle=idle) and after.ok
@@ -205,11 +205,11 @@ class SampleSpaceNaturalGradient(NaturalGradient):
 
     # ---- Parts
 
-    def _scores(self, r: torch.Tensor, t: torch.Tensor) -> tuple[float, torch.Tensor]:
+    def _scores(self, likelihood: Any, r: torch.Tensor, t: Any) -> tuple[float, torch.Tensor]:
         """Return the mean loss and its gradient by the outputs, (n, o)."""
         leaf = r.detach().requires_grad_()
         with torch.enable_grad():
-            loss = self.likelihood.nll(leaf, t).mean()
+            loss = likelihood.nll(leaf, t).mean()
             (s,) = torch.autograd.grad(loss, leaf)
         if not bool(torch.isfinite(loss)) or not check.all_finite(s):
             raise ValueError(
@@ -223,7 +223,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
     ) -> tuple[torch.Tensor, float, int]:
         """Return d, the relative residual of the damped system, and the solves it took."""
         n, size = len(s), float(g.norm())
-        H = _output_fisher(self.likelihood, J.r)
+        H = _output_fisher(J.f.on(self.likelihood), J.r)
         small = s.numel() < len(g)
         if small:
             K = J.kernel()
@@ -262,7 +262,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         loss: float,
     ) -> "_Trial":
         Jm = J.push(move)
-        full = 0.5 * float((Jm * self.likelihood.fisher_product(J.r, Jm)).sum()) / len(Jm)
+        full = 0.5 * float((Jm * f.on(self.likelihood).fisher_product(J.r, Jm)).sum()) / len(Jm)
         if self.kl is None:
             return self._trial(f, J.r, x, t, move, 1.0, full)
         trial = self._trial(
@@ -287,8 +287,9 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         full: float,
     ) -> "_Trial":
         after = f(moved(f, move if scale == 1 else scale * move), x)
-        kl = float(self.likelihood.kl(r, after).mean())
-        return _Trial(float(self.likelihood.nll(after, t).mean()), scale**2 * full, kl, scale, True)
+        likelihood = f.on(self.likelihood)
+        kl = float(likelihood.kl(r, after).mean())
+        return _Trial(float(likelihood.nll(after, t).mean()), scale**2 * full, kl, scale, True)
 
 
 @dataclass(frozen=True)

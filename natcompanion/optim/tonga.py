@@ -74,7 +74,7 @@ class TONGA(NaturalGradient):
         self, x: torch.Tensor, t: torch.Tensor, inputs: torch.Tensor, g: torch.Tensor
     ) -> Any:
         uncentred = CovarianceOperator(
-            self.model, x, t, self.likelihood, centred=False, parameters=self._trained()
+            self.model, x, t, self.likelihood, centred=False, **self._chosen()
         )
         return Centred(uncentred, g) if self.centred else uncentred
 

@@ -20,6 +20,7 @@ from natcompanion.chapters.experiments.revisiting import (
     OrderSpeed,
     Table1,
 )
+from natcompanion.data import mnist
 from natcompanion.optim import TONGA, NaturalGradient
 
 TINY = {
@@ -169,23 +170,30 @@ def test_moving_and_moving_back():
 # ---- Training
 
 
-def test_folds_share_no_digit_and_no_test_digit():
-    splits = [training.digits_fold(k, size=7, labelled=200, validation=100) for k in range(5)]
-    tests = torch.cat([split.test[0] for split in splits])
-    assert len(tests) == 5000
+def rows(images: torch.Tensor) -> set[tuple]:
+    """Return images as a set."""
+    return {tuple(row.tolist()) for row in images}
+
+
+def test_folds_share_no_test_digit_and_no_labelled_digit():
+    splits = [training.digits_fold(k, size=14, labelled=1000, validation=500) for k in range(5)]
+    everything = rows(mnist(size=14, split="all", seed=0, dtype=torch.float32)[0].flatten(1))
+    for part in ([split.test[0] for split in splits], [split.x for split in splits]):
+        assert [len(x) for x in part] == [1000] * 5
+        assert rows(torch.cat(part)) == everything
     for split in splits:
-        assert [
-            len(split.x),
-            len(split.validation[0]),
-            len(split.unlabelled),
-            len(split.test[0]),
-        ] == [
-            200,
-            100,
-            3700,
-            1000,
-        ]
-        assert split.x.dtype == torch.float32 and int(split.t.bincount().min()) >= 19  # stratified
+        assert split.x.dtype == torch.float32
+        assert [len(split.validation[0]), len(split.unlabelled)] == [500, 2500]
+        parts = (split.x, split.validation[0], split.unlabelled, split.test[0])
+        assert rows(torch.cat(parts)) == everything
+        assert split.t.bincount().tolist() == [100] * 10
+        assert int(split.validation[1].bincount().min()) >= 49  # stratified
+
+
+def test_two_thousand_labelled_digits_are_half_those_of_the_next_fold():
+    first, second = (training.digits_fold(k, size=7, labelled=2000, validation=100) for k in (0, 1))
+    assert torch.equal(first.x[1000:], second.x[:1000])
+    assert not torch.equal(first.x[:1000], second.x[1000:])
 
 
 def test_batches_of_a_pair_are_disjoint():

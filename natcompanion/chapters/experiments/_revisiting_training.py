@@ -46,13 +46,14 @@ def draws(settings: Settings, offset: int = 0) -> torch.Generator:
 
 
 def digits_fold(fold: int, *, size: int, labelled: int, validation: int) -> Split:
-    """Return one of five folds of the 5,000 digits: 1,000 are its test part; the rest has
-    ``labelled`` examples for
-    training, ``validation`` for the choice of settings, and its remaining images are unlabelled."""
+    """Return one of five folds of the 5,000 digits. A thousand are its test part, and the four
+    thousand after them, the last followed by the first, are cut into ``labelled`` examples for
+    training, ``validation`` for the choice of settings, and images that are unlabelled. So folds
+    share no test digit, and up to 1,000 labelled digits each has its own.
+    """
     images, t = mnist(size=size, split="all", seed=0, dtype=torch.float32)
-    x = images.flatten(1)
-    test = torch.arange(len(x)) // 1000 == fold % 5
-    return _cut(x[~test], t[~test], (x[test], t[test]), labelled, validation)
+    x, t = (part.roll(-1000 * (fold + 1), 0) for part in (images.flatten(1), t))
+    return _cut(x[:4000], t[:4000], (x[4000:], t[4000:]), labelled, validation)
 
 
 def subset(data: str, seed: int, *, size: int, labelled: int, validation: int, test: int) -> Split:

@@ -9,7 +9,7 @@ import numpy as np
 from natcompanion.chapters.experiments import Results
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import Interval, interval, median
+from natcompanion.chapters.statistics import Interval, interval, median, ratio_interval
 
 WHERE = {
     "digits": "revisiting_restricted_mnist.chapter",
@@ -180,9 +180,9 @@ def table1() -> Table:
     )
 
 
-def train_factor() -> str:
+def train_factor() -> Interval:
     """Return how many times higher the training loss of SGD ends than that of the same batch."""
-    return one_digit(final_train("digits", "msgd") / final_train("digits", "same"))
+    return ratio_interval(10 ** -loss_decades("digits", "same", "msgd"))
 
 
 def _searched(column: str) -> np.ndarray:

@@ -2,7 +2,9 @@
 digits.
 """
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from natcompanion.chapters.experiments._revisiting_training import (
     mlp,
 )
 from natcompanion.data import deformed_digits
-from natcompanion.optim import NaturalGradient
+from natcompanion.optim import KFAC, NaturalGradient
 
 Stream = tuple[torch.Tensor, torch.Tensor]
 
@@ -146,3 +148,69 @@ def order(settings: Any) -> dict:
         **curves,
         "ratio": sum(curves["sgd"]) / sum(curves["natural"]),
     }
+
+
+def stepper(settings: Any) -> Callable:
+    """Return what makes a step of one of the methods of the frontier, each with its momentum.
+
+    The metric is that of the same batch; K-FAC renews its factors every ``period`` steps. Muon
+    moves the weights, and AdamW at the same step size the biases.
+    """
+    lr, mu = settings.lr, settings.momentum
+    common = {"lr": lr, "momentum": mu}
+    adamw = partial(torch.optim.AdamW, lr=lr, betas=(mu, 0.999), weight_decay=0.0)
+    muon = partial(torch.optim.Muon, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", **common)
+
+    def make(model: torch.nn.Module) -> Callable:
+        if settings.method == "natural":
+            solver = {"max_iter": settings.max_iter, "rtol": settings.rtol}
+            return NaturalGradient(
+                model, LIKELIHOOD, damping=settings.damping, **solver, **common
+            ).step
+        weights = [p for p in model.parameters() if p.ndim == 2]
+        biases = [p for p in model.parameters() if p.ndim == 1]
+        optimizers: list[Any] = {
+            "sgd": lambda: [torch.optim.SGD(model.parameters(), **common)],
+            "adamw": lambda: [adamw(model.parameters())],
+            "muon": lambda: [muon(weights), adamw(biases)],
+            "kfac": lambda: [KFAC(model, LIKELIHOOD, damping=settings.damping, **common)],
+        }[settings.method]()
+        taken = 0
+
+        def step(x: torch.Tensor, t: torch.Tensor) -> None:
+            nonlocal taken
+            if settings.method == "kfac" and taken % settings.period == 0:
+                optimizers[0].refresh(x)
+            taken += 1
+            model.zero_grad()
+            LIKELIHOOD.nll(model(x), t).mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+        return step
+
+    return make
+
+
+def frontier(settings: Any) -> dict:
+    """Return the validation error of one method at one setting, and for each replaced segment the
+    variance of the outputs; None if a run diverges.
+
+    The two runs that differ in one segment give half their squared difference: an estimate of the
+    variance without bias. The error is the mean over all runs.
+    """
+    base = stream(settings, 0, 2 * settings.segments * settings.segment)
+    validation = stream(settings, 0, settings.held_out, "validation")
+    held_out = stream(settings, 0, settings.held_out, "test")[0]
+    streams = [base, *(replaced(settings, base, segment, 0) for segment in settings.replaced)]
+    try:
+        models = [train_online(settings, each, stepper(settings)) for each in streams]
+    except ValueError:  # the loss or a parameter is no longer finite
+        return {"error": None, "variance": None}
+    with torch.no_grad():
+        first, *others = (LIKELIHOOD.mean(model(held_out)).double() for model in models)
+    variance = [float((other - first).square().mean()) / 2 for other in others]
+    if not all(map(math.isfinite, variance)):
+        return {"error": None, "variance": None}
+    errors = [error(model, *validation) for model in models]
+    return {"error": sum(errors) / len(errors), "variance": variance}

@@ -554,6 +554,38 @@ def order_speed(settings: OrderSpeed) -> dict:
     return orders.order_speed(settings)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OrderFrontier(Stream):
+    """One method at one step size and momentum, and which segments are replaced.
+
+    ``method`` is "natural", "sgd", "adamw", "muon" or "kfac"; the momentum of AdamW is its first
+    decay. ``damping`` is of the natural gradient and of K-FAC.
+    """
+
+    method: str = "natural"
+    lr: float = 0.5
+    momentum: float = 0.0
+    damping: float = 1.0
+    period: int = 10
+    max_iter: int = 10
+    rtol: float = 0.01
+    segment: int = 500
+    batch: int = 50
+    held_out: int = 2000
+    replaced: tuple[int, ...] = (0, 4, 9)
+
+
+@experiment(
+    "revisiting_order_frontier",
+    quick=OrderFrontier(segments=3, segment=100, held_out=500, replaced=(0, 2)),
+    tuning=OrderFrontier(replaced=(4,)),
+    chapter=OrderFrontier(),
+)
+def order_frontier(settings: OrderFrontier) -> dict:
+    """Figure 3 as a frontier: validation error and variance of one method at one setting."""
+    return orders.frontier(settings)
+
+
 # ---- Section 7
 
 

@@ -181,6 +181,83 @@ class Training:
         return conditions(in_coordinates(layer_fisher(model, layer, x), A))
 
 
+@torch.no_grad()
+def undo_batch_norm(model: nn.Sequential, x: torch.Tensor) -> None:
+    """Set gain and shift of each batch normalization so that with the statistics of ``x`` it
+    changes nothing: the network is then the one without.
+    """
+    h = x
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.weight.copy_((h.var(0, unbiased=False) + layer.eps).sqrt())
+            layer.bias.copy_(h.mean(0))
+        else:
+            h = layer(h)
+
+
+def full_fisher(model: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+    """Return the Fisher matrix of all weights and biases, ordered layer by layer and unit by
+    unit: the weights of a unit, then its bias.
+    """
+    linear = [layer for _, layer in linear_layers(model)]
+    pairs = [[layer.weight, layer.bias] for layer in linear]
+    G = metrics.fisher(model, x, LIKELIHOOD, parameters=[p for pair in pairs for p in pair])
+    orders, start = [], 0
+    for W, b in pairs:
+        place = torch.arange(start, start + W.numel() + b.numel())
+        weight, bias = place[: W.numel()].view(W.shape), place[W.numel() :]
+        orders.append(torch.cat([weight, bias[:, None]], 1).flatten())
+        start += len(place)
+    order = torch.cat(orders)
+    return G[order][:, order]
+
+
+def in_all_coordinates(G: torch.Tensor, maps: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
+    """Return the Fisher matrix of [V d] of every layer, whose units' weights and biases are [w b] =
+    [v d] A; ``maps`` has the number of units and A for each layer, and ``G`` is that of
+    :func:`full_fisher`.
+    """
+    for _ in range(2):  # the rows, then the columns, which the transpose makes rows
+        parts = G.split([units * len(A) for units, A in maps])
+        moved = [
+            torch.einsum("ai,uip->uap", A, part.view(units, len(A), -1)).reshape(len(part), -1)
+            for part, (units, A) in zip(parts, maps, strict=True)
+        ]
+        G = torch.cat(moved).mT
+    return G
+
+
+class EqualStart(Training):
+    """The same training, where batch normalization starts as the network without, and the
+    conditions are also of the Fisher matrix of all weights and biases.
+
+    PRONG starts with U = I and whitens at its first update. So all methods start from the same
+    function with the same Fisher matrix.
+    """
+
+    def __init__(self, method: str, rate: float, x: torch.Tensor, *args: Any, **options: Any):
+        super().__init__(method, rate, x, *args, **options)
+        undo_batch_norm(self.model, x)
+
+    def whiten(self) -> "EqualStart":
+        """Whiten now, as PRONG does at its first update; no step is made."""
+        self.optimizer.refresh()  # type: ignore[attr-defined]  # asked of PRONG only
+        return self
+
+    def full_conditions(self, x: torch.Tensor) -> dict[str, float]:
+        """Return the condition numbers of the Fisher matrix of all weights and biases."""
+        model: Any
+        model = layers.canonical_model(at_rest(self.model, self.x))
+        maps = [
+            (layer.out_features, torch.eye(layer.in_features + 1, dtype=torch.float64))
+            for _, layer in linear_layers(model)
+        ]
+        whitened = [m for m in self.model if isinstance(m, layers.WhitenedLinear)]
+        for (_, A), layer in zip(maps, whitened, strict=False):
+            A[:-1] = whitened_map(layer.c, layer.U)
+        return conditions(in_all_coordinates(full_fisher(model, x), maps))
+
+
 def flat_gradient(
     model: nn.Module, layer: nn.Linear, x: torch.Tensor, t: torch.Tensor
 ) -> torch.Tensor:

@@ -216,6 +216,43 @@ def conditioning_during(settings: ConditioningDuring) -> dict:
     }
 
 
+@experiment(
+    "prong_conditioning_equal",
+    quick=ConditioningDuring(updates=50, images=200),
+    chapter=ConditioningDuring(
+        images=2000, updates=300, every=100, rates=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+    ),
+)
+def conditioning_equal(settings: ConditioningDuring) -> dict:
+    """Figure 2c from the same initial conditioning for all, for the middle layer and for the
+    Fisher matrix of all weights and biases.
+    """
+    x, t = fisher.digits()
+    options = {key: getattr(settings, key) for key in ("widths", "period", "batch", "eps")}
+
+    def start(rate: float) -> fisher.EqualStart:
+        return fisher.EqualStart(settings.method, rate, x, t, settings.generator(), **options)
+
+    final = [start(rate).train(settings.updates).loss() for rate in settings.rates]
+    rate = min(
+        zip(final, settings.rates, strict=True), key=lambda pair: abs(pair[0] - settings.target)
+    )[1]
+    run, images = start(rate), x[: settings.images]
+    middle, full = [run.conditions(images)], [run.full_conditions(images)]
+    for _ in range(settings.updates // settings.every):
+        run.train(settings.every)
+        middle.append(run.conditions(images))
+        full.append(run.full_conditions(images))
+    whitened = None
+    if settings.method == "prong":
+        whitened = start(rate).whiten().full_conditions(images)
+    return {"rate": rate, "loss": run.loss(), "final": final} | {
+        "middle": {name: [values[name] for values in middle] for name in fisher.DEFINITIONS},
+        "full": {name: [values[name] for values in full] for name in fisher.DEFINITIONS},
+        "whitened": whitened,
+    }
+
+
 # ---- Section 3.2
 
 

@@ -66,6 +66,10 @@ def reduction(definition: str, covariance: str = "centred", eps: float = 1e-3) -
     else:
         place = results.records[0].settings["eps"].index(eps)
         after = results.values(f"after.{definition}")[:, place]
+    return _reduction(before, after)
+
+
+def _reduction(before: np.ndarray, after: np.ndarray) -> Interval:
     left = ratio_interval(after / before)
     mean, low, high = (100 * (1 - x) for x in (left.mean, left.high, left.low))
     return Interval(mean, low, high, left.n)
@@ -147,6 +151,65 @@ def worst_against_best(definition: str = "tail") -> float:
     }
     best = min(float(shares.min()) for method, shares in last.items() if method != "prong")
     return float(last["prong"].max()) / best
+
+
+# ---- From the same initial conditioning
+
+
+def _equal(part: str, definition: str, method: str) -> np.ndarray:
+    """Return the condition number of the "middle" layer or of the "full" matrix at every look, all
+    methods from the same start; (initializations, looks).
+    """
+    results = stored("prong_conditioning_equal.chapter")
+    return results.values(f"{part}.{definition}", method=method)
+
+
+def equal_start_ratio(part: str, definition: str) -> Interval:
+    """Return the last condition number of PRONG in units of the least of the other methods' from
+    the same initialization.
+    """
+    rivals = [_equal(part, definition, method)[:, -1] for method in TRAINED if method != "prong"]
+    return ratio_interval(_equal(part, definition, "prong")[:, -1] / np.min(rivals, axis=0))
+
+
+def equal_start_spread(part: str, definition: str) -> float:
+    """Return the largest first condition number of an initialization in units of its least, over
+    the methods, less 1.
+    """
+    first = np.array([_equal(part, definition, method)[:, 0] for method in TRAINED])
+    return float((first.max(0) / first.min(0)).max() - 1)
+
+
+def full_reduction(definition: str) -> Interval:
+    """Return by how many per cent the first whitening lowers the condition number of the full
+    matrix.
+    """
+    results = stored("prong_conditioning_equal.chapter").select(method="prong")
+    before = results.values(f"full.{definition}")[:, 0]
+    return _reduction(before, results.values(f"whitened.{definition}"))
+
+
+def equal_start_table() -> Table:
+    """Return step sizes, losses, and both condition numbers, before and after training."""
+    results = stored("prong_conditioning_equal.chapter")
+    parts = [("middle", "tail"), ("full", "median")]
+    rows = [
+        [
+            METHODS[method],
+            f"{median(results.values('rate', method=method)):g}",
+            median(results.values("loss", method=method)),
+            *[median(_equal(*part, method)[:, look]) for part in parts for look in (0, -1)],
+        ]
+        for method in TRAINED
+    ]
+    return Table(
+        ["method", "step size", "loss", "middle: first", "last", "full: first", "last"],
+        rows,
+        f"Medians of {len(results) // len(TRAINED)} initializations: the step size that was "
+        "chosen, the training loss, and condition numbers before and after training: of the "
+        "middle layer (largest eigenvalue over the one that 90 % exceed) and of the full matrix "
+        "(largest over median).",
+    )
 
 
 def trained_table() -> Table:

@@ -188,6 +188,27 @@ def test_trained_table_shows_medians(book):
     assert "medians of 2 initializations" in table.caption
 
 
+def test_condition_numbers_from_the_same_start(book):
+    last = {"sgd": (8, 1), "rmsprop": (2, 10), "batchnorm": (4, 9), "prong": (1, 2)}
+    for method, runs in last.items():
+        for seed, value in enumerate(runs):
+            start = 100.0 * (1 + seed)
+            middle = {"tail": [start, 50, value], "median": [start, 50, 7 * value]}
+            full = {"median": [start * (1.5 if method == "batchnorm" else 1), 50, 3 * value]}
+            whitened = {"median": (2.0, 16.0)[seed]} if method == "prong" else None
+            values = {"middle": middle, "full": full, "whitened": whitened, "rate": 0.1, "loss": 1}
+            book.add("prong_conditioning_equal.chapter", {"method": method}, values, seed)
+    # the least of the others is 2 in the first run and 1 in the second
+    check(prong.equal_start_ratio("middle", "tail"), 1.0, lower((1 / 2, 2)))
+    check(prong.equal_start_ratio("full", "median"), 1.0)
+    assert prong.equal_start_spread("middle", "tail") == 0
+    assert prong.equal_start_spread("full", "median") == 0.5
+    check(prong.full_reduction("median"), 96.0)  # 2 % and 8 % are left; 95 on average
+    table = prong.equal_start_table()
+    assert table.rows[3] == ["PRONG", "0.1", "1.00", "150", "1.50", "150", "4.50"]
+    assert "2 initializations" in table.caption
+
+
 def test_alignment_is_looked_up_by_the_age_of_the_whitening(book):
     for seed in (0, 1):
         values = {"stale": [0.9, 0.5 + seed / 10], "fresh": [0.9, 0.8], "gradient": [0.2, 0.1]}

@@ -699,6 +699,69 @@ def test_the_speed_of_learning(store):
     assert numbers.nearer_with_more_steps() == close([-math.log10(8), -math.log10(2)])
 
 
+def points(method: str, *found: tuple, momentum: float = 0.0) -> list[dict]:
+    """Return the runs of a method: error and variance of each step size."""
+    return [
+        {
+            "settings": {"method": method, "momentum": momentum, "lr": lr},
+            "error": error,
+            "variance": variance and [variance / 2, 3 * variance / 2],
+        }
+        for lr, (error, variance) in enumerate(found)
+    ]
+
+
+def frontiers(store, seeds: int = 2) -> None:
+    """Store a frontier of every method; those of the second seed have ten times the variance of
+    SGD, and errors that are 10 higher.
+    """
+    for seed in range(seeds):
+        more, times = 10.0 * seed, 10.0**seed
+        runs = [
+            *points("natural", (20 + more, 8.0), (30 + more, 0.5), (60, 9.0)),
+            *points("natural", (18 + more, 80.0), (None, None), (70, 9.0), momentum=0.9),
+            *points("sgd", (25 + more, 16.0 * times), (35 + more, 0.25 * times), (26 + more, 32.0)),
+            *points("sgd", (15 + more, 64.0), (50, 1e6), (50, 1e6), momentum=0.9),
+            *points("adamw", (40.0, 1.0), (41.0, 1.0), (42.0, 1.0)),
+            *points("adamw", (43.0, 1.0), (44.0, 1.0), (45.0, 1.0), momentum=0.9),
+        ]
+        for method in ("muon", "kfac"):
+            runs += points(method, *[(50.0 + k, 1.0) for k in range(6)])
+        store("revisiting_order_frontier.chapter", *({**run, "seed": seed} for run in runs))
+
+
+def test_variance_at_equal_error(store):
+    frontiers(store)
+    assert numbers.frontier_settings() == 6 and numbers.frontier_seeds() == [0, 1]
+    plain = (("sgd",), False)
+    # SGD reaches 25 without momentum, the natural gradient 20
+    assert numbers.matched_errors(*plain) == close([25.0, 35.0])
+    assert numbers.matched_error(*plain) == close(30.0)
+    # there the natural gradient has sqrt(8 * 0.5) = 2
+    assert numbers.frontier_decades(*plain) == close(np.log10([8.0, 80.0]))
+    assert numbers.frontier_times(*plain) == close(math.sqrt(640))
+    # with momentum it reaches 18, and SGD is between (15, 64) and its last point there
+    assert numbers.matched_errors(("sgd", "adamw")) == close([18.0, 28.0])
+    slope = math.log(16 / 64) / 10
+    first = 64 * math.exp(3 * slope) / 80
+    assert numbers.frontier_decades(("sgd", "adamw"))[0] == close(math.log10(first))
+    assert numbers.matched_errors(*plain, above=0.1) == close([27.5, 38.5])
+    sgd, natural = 32 * (2.5 / 32) ** (2.5 / 9), 8 * (0.5 / 8) ** 0.85
+    assert numbers.frontier_decades(*plain, above=0.1)[1] == close(math.log10(sgd / natural))
+    assert numbers.least_errors("natural") == close([18.0, 28.0])
+    assert numbers.least_errors("natural", momentum=False) == close([20.0, 30.0])
+    rows = numbers.frontier_table().rows
+    assert rows[0][:3] == ["natural gradient", "23.0", ""]
+    assert rows[1][:3] == ["SGD", "20.0", "30.0"] and rows[1][3].startswith("25.3 [")
+
+
+def test_an_error_that_no_setting_reaches():
+    with pytest.raises(ValueError, match="the least is 20"):
+        numbers.variance_at([(20.0, 1.0), (30.0, 0.5)], 19.0)
+    assert numbers.front([(20.0, 1.0), (20.0, 2.0), (30.0, 1.0)]) == [(20.0, 1.0)]
+    assert numbers.variance_at([(20.0, 1.0), (30.0, 0.5)], 60.0) == close(0.5)
+
+
 # ---- What the chapter computes on the page
 
 

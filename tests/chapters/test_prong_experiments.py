@@ -21,6 +21,7 @@ SMALL = {
     "prong_backward": {"updates": 4},
     "prong_conditioning": {"images": 200, "eps": (1e-6, 1e-2)},
     "prong_conditioning_during": {"images": 200, "updates": 4, "every": 2},
+    "prong_conditioning_equal": {"images": 50, "updates": 2, "every": 2, "widths": (100, 4, 3, 10)},
     "prong_alignment": {"images": 100, "before": 2, "lags": (0, 1)},
     "prong_convolutional": {
         "data": "digits",
@@ -206,6 +207,57 @@ def test_fisher_in_whitened_coordinates_is_that_of_the_whitened_layer():
         G, torch.cat([U, torch.zeros(6, 1, dtype=U.dtype)], 1)
     )  # forgets the centring
     assert float((torch.linalg.eigvalsh(wrong) - torch.linalg.eigvalsh(direct)).norm()) > 1e-3
+
+
+def test_the_full_fisher_matrix_of_whitened_layers_in_closed_form():
+    model, x = small_network()
+    whitened = layers.whiten_model(model)
+    for place, _ in fisher.linear_layers(model):
+        h = whitened[:place](x).detach()
+        whitened[place].rewhiten(h.mean(0), torch.cov(h.mT, correction=0), 1e-3)
+    direct = torch.linalg.eigvalsh(metrics.fisher(whitened, x, Categorical()))
+
+    def spectrum(centred: bool) -> torch.Tensor:
+        maps = []
+        for place, layer in fisher.linear_layers(model):
+            A = torch.eye(layer.in_features + 1, dtype=torch.float64)
+            A[:-1] = fisher.whitened_map(whitened[place].c * centred, whitened[place].U)
+            maps.append((layer.out_features, A))
+        return torch.linalg.eigvalsh(fisher.in_all_coordinates(fisher.full_fisher(model, x), maps))
+
+    torch.testing.assert_close(spectrum(True), direct, rtol=1e-9, atol=1e-11)
+    assert float((spectrum(False) - direct).norm()) > 1e-3  # forgets the centring
+    plain = metrics.fisher(model, x, Categorical())
+    torch.testing.assert_close(
+        torch.linalg.eigvalsh(fisher.full_fisher(model, x)),
+        torch.linalg.eigvalsh(plain),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+
+
+def test_all_methods_start_from_the_same_function_and_conditioning():
+    x, t = (part[:300] for part in fisher.digits())
+    options = {"widths": (100, 6, 5, 4), "period": 10, "batch": 50, "eps": 1e-3}
+    t = t % 4
+
+    def start(method: str, kind: type = fisher.EqualStart) -> fisher.Training:
+        return kind(method, 0.1, x, t, generator(), **options)
+
+    runs = {method: start(method) for method in ("sgd", "rmsprop", "batchnorm", "prong")}
+    for run in runs.values():
+        assert run.loss() == pytest.approx(runs["sgd"].loss(), rel=1e-3)
+        for conditions in ("conditions", "full_conditions"):
+            found, same = (getattr(each, conditions)(x) for each in (run, runs["sgd"]))
+            assert found["means"] == pytest.approx(same["means"], rel=0.05), conditions
+            assert found["spread"] == pytest.approx(same["spread"], rel=0.01), conditions
+    without = start("batchnorm", fisher.Training)  # a normalization that changes the function
+    assert without.conditions(x)["means"] < 0.5 * runs["sgd"].conditions(x)["means"]
+    before = runs["prong"].full_conditions(x)
+    loss = runs["prong"].loss()
+    after = runs["prong"].whiten().full_conditions(x)
+    assert runs["prong"].loss() == pytest.approx(loss, rel=1e-9)  # no step
+    assert after["median"] < 0.3 * before["median"]
 
 
 def test_plain_coordinates_are_the_block_of_the_weights():

@@ -17,6 +17,7 @@ from natcompanion.chapters.experiments.revisiting import (
     SHORT_SEARCH,
     WIDE,
     Order,
+    OrderFrontier,
     OrderSpeed,
     Table1,
 )
@@ -366,6 +367,65 @@ def test_slower_and_longer_streams_of_the_order_experiment():
     )
     assert 0 < sum(found["slow"]) < sum(found["fast"])
     assert orders.variances(settings, base, held_out, orders.plain(0.0)) == [0.0, 0.0]
+
+
+FRONTIER = {
+    "size": 7,
+    "hidden": 5,
+    "segments": 2,
+    "segment": 40,
+    "batch": 20,
+    "held_out": 50,
+    "replaced": (0, 1),
+}
+
+
+def test_the_variance_of_the_frontier_is_that_of_two_runs():
+    settings = OrderFrontier(method="sgd", lr=0.5, **FRONTIER)
+    found = orders.frontier(settings)
+    base = orders.stream(settings, 0, 160)
+    x = orders.stream(settings, 0, 50, "test")[0]
+    streams = [base, *(orders.replaced(settings, base, segment, 0) for segment in (0, 1))]
+    models = [orders.train_online(settings, each, orders.plain(0.5)) for each in streams]
+    outputs = [torch.softmax(model(x), 1).detach().double() for model in models]
+    pairs = [torch.stack([outputs[0], other]).var(0).mean() for other in outputs[1:]]
+    assert found["variance"] == pytest.approx([float(pair) for pair in pairs], rel=1e-6)
+    validation = orders.stream(settings, 0, 50, "validation")
+    errors = [training.error(model, *validation) for model in models]
+    assert found["error"] == pytest.approx(sum(errors) / 3) and len(set(errors)) > 1
+
+
+@pytest.mark.parametrize("method", ["sgd", "natural", "adamw", "muon", "kfac"])
+def test_every_method_of_the_frontier_uses_its_momentum(method):
+    base = orders.stream(OrderFrontier(**FRONTIER), 0, 160)
+
+    def trained(**options) -> torch.Tensor:
+        settings = OrderFrontier(method=method, lr=0.01, **FRONTIER, **options)
+        model = orders.train_online(settings, base, orders.stepper(settings))
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert not torch.equal(trained(), trained(momentum=0.9))
+    assert torch.equal(trained(), trained())
+    damped = torch.equal(trained(), trained(damping=0.1))
+    assert damped is (method not in ("natural", "kfac"))
+    often = torch.equal(trained(), trained(period=1))
+    assert often is (method != "kfac")
+
+
+def test_plain_steps_of_the_frontier_are_those_of_figure_3():
+    settings = OrderFrontier(method="natural", lr=0.5, **FRONTIER)
+    base = orders.stream(settings, 0, 160)
+    for method, make in (("natural", orders.natural(settings, 0.5)), ("sgd", orders.plain(0.5))):
+        ours = orders.stepper(OrderFrontier(method=method, lr=0.5, **FRONTIER))
+        pair = [orders.train_online(settings, base, each) for each in (make, ours)]
+        for p, q in zip(*(model.parameters() for model in pair), strict=True):
+            assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("method", ["sgd", "natural"])
+def test_a_diverging_setting_of_the_frontier_has_no_value(method):
+    settings = OrderFrontier(method=method, lr=3e38, damping=1e-9, **FRONTIER)
+    assert orders.frontier(settings) == {"error": None, "variance": None}
 
 
 def test_timed_products():

@@ -579,7 +579,7 @@ class OrderFrontier(Stream):
     "revisiting_order_frontier",
     quick=OrderFrontier(segments=3, segment=100, held_out=500, replaced=(0, 2)),
     tuning=OrderFrontier(replaced=(4,)),
-    chapter=OrderFrontier(),
+    chapter=OrderFrontier(replaced=(4,)),
 )
 def order_frontier(settings: OrderFrontier) -> dict:
     """Figure 3 as a frontier: validation error and variance of one method at one setting."""

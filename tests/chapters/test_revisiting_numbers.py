@@ -739,7 +739,7 @@ def test_variance_at_equal_error(store):
     assert numbers.matched_error(*plain) == close(30.0)
     # there the natural gradient has sqrt(8 * 0.5) = 2
     assert numbers.frontier_decades(*plain) == close(np.log10([8.0, 80.0]))
-    assert numbers.frontier_times(*plain) == close(math.sqrt(640))
+    assert numbers.frontier_times(*plain).mean == close(math.sqrt(640))
     # with momentum it reaches 18, and SGD is between (15, 64) and its last point there
     assert numbers.matched_errors(("sgd", "adamw")) == close([18.0, 28.0])
     slope = math.log(16 / 64) / 10
@@ -748,11 +748,6 @@ def test_variance_at_equal_error(store):
     assert numbers.matched_errors(*plain, above=0.1) == close([27.5, 38.5])
     sgd, natural = 32 * (2.5 / 32) ** (2.5 / 9), 8 * (0.5 / 8) ** 0.85
     assert numbers.frontier_decades(*plain, above=0.1)[1] == close(math.log10(sgd / natural))
-    assert numbers.least_errors("natural") == close([18.0, 28.0])
-    assert numbers.least_errors("natural", momentum=False) == close([20.0, 30.0])
-    rows = numbers.frontier_table().rows
-    assert rows[0][:3] == ["natural gradient", "23.0", ""]
-    assert rows[1][:3] == ["SGD", "20.0", "30.0"] and rows[1][3].startswith("25.3 [")
 
 
 def test_an_error_that_no_setting_reaches():

@@ -17,14 +17,11 @@ from natcompanion.chapters.numbers.revisiting.examples import (
     targets_of,
 )
 from natcompanion.chapters.numbers.revisiting.frontier import (
-    FRONTIERS,
     front,
     frontier_decades,
     frontier_seeds,
     frontier_settings,
-    frontier_table,
     frontier_times,
-    least_errors,
     matched_error,
     matched_errors,
     variance_at,
@@ -169,7 +166,6 @@ from natcompanion.chapters.numbers.revisiting.training import (
 
 __all__ = [
     "COLUMNS",
-    "FRONTIERS",
     "METHODS",
     "PRODUCTS",
     "STOPS",
@@ -212,7 +208,6 @@ __all__ = [
     "frontier_decades",
     "frontier_seeds",
     "frontier_settings",
-    "frontier_table",
     "frontier_times",
     "hours",
     "hours_of_the_paper",
@@ -221,7 +216,6 @@ __all__ = [
     "kl_surface",
     "largest",
     "last_distance",
-    "least_errors",
     "least_squares",
     "length_in_words",
     "loss_decades",

@@ -1,19 +1,12 @@
-"""Section 6: variance against validation error, every method with all its step sizes."""
+"""Section 6: variance against validation error, both methods at all their settings."""
 
 import numpy as np
 
 from natcompanion.chapters.numbers import stored
-from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import median, ratio_interval
+from natcompanion.chapters.statistics import Interval, median, ratio_interval
 
-FRONTIERS = {
-    "natural": "natural gradient",
-    "sgd": "SGD",
-    "adamw": "AdamW",
-    "muon": "Muon",
-    "kfac": "K-FAC",
-}
-"""The methods of the frontier."""
+METHODS = ("natural", "sgd")
+"""The methods that are reported."""
 
 Points = list[tuple[float, float]]
 """Validation error and variance of settings."""
@@ -102,9 +95,9 @@ def frontier_decades(
     return np.log10(variances(rivals) / variances(("natural",)))
 
 
-def frontier_times(rivals: tuple[str, ...], momentum: bool = True, above: float = 0.0) -> float:
-    """Return how many times larger the variance of the rivals is: geometric mean."""
-    return ratio_interval(10 ** frontier_decades(rivals, momentum, above)).mean
+def frontier_times(rivals: tuple[str, ...], momentum: bool = True, above: float = 0.0) -> Interval:
+    """Return how many times larger the variance of the rivals is: geometric mean and interval."""
+    return ratio_interval(10 ** frontier_decades(rivals, momentum, above))
 
 
 def matched_error(rivals: tuple[str, ...], momentum: bool = True, above: float = 0.0) -> float:
@@ -112,47 +105,8 @@ def matched_error(rivals: tuple[str, ...], momentum: bool = True, above: float =
     return median(matched_errors(rivals, momentum, above))
 
 
-def least_errors(method: str, momentum: bool = True) -> np.ndarray:
-    """Return for each seed the lowest validation error of a method."""
-    return np.array([min(_points((method,), seed, momentum))[0] for seed in frontier_seeds()])
-
-
 def frontier_settings() -> int:
     """Return how many settings each method has."""
     results = stored("revisiting_order_frontier.chapter")
-    (count,) = {len(results.select(method=m, seed=results.records[0].seed)) for m in FRONTIERS}
+    (count,) = {len(results.select(method=m, seed=results.records[0].seed)) for m in METHODS}
     return count
-
-
-def frontier_table() -> Table:
-    """Every method: its lowest error, and its variance where the natural gradient has its own."""
-    rows = [
-        [
-            name,
-            median(least_errors(method)),
-            *[cell for each in (False, True) for cell in _against(method, each)],
-        ]
-        for method, name in FRONTIERS.items()
-    ]
-    return Table(
-        [
-            "method",
-            "lowest error, %",
-            "without momentum: error, %",
-            "variance, natural gradient = 1",
-            "with momentum: error, %",
-            "variance, natural gradient = 1",
-        ],
-        rows,
-        f"{frontier_settings()} settings for every method, {len(frontier_seeds())} seeds: the "
-        "median of the lowest validation error; and the lowest error that the method and the "
-        "natural gradient both reach (median), with the ratio of their variances there: geometric "
-        "mean and 95 % interval.",
-    )
-
-
-def _against(method: str, momentum: bool) -> list:
-    if method == "natural":
-        return ["", ""]
-    error, decades = (each((method,), momentum) for each in (matched_error, frontier_decades))
-    return [error, ratio_interval(10**decades)]

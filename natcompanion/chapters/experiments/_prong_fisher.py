@@ -200,7 +200,7 @@ def full_fisher(model: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
     unit: the weights of a unit, then its bias.
     """
     linear = [layer for _, layer in linear_layers(model)]
-    pairs = [[layer.weight, layer.bias] for layer in linear]
+    pairs: list[list[Any]] = [[layer.weight, layer.bias] for layer in linear]
     G = metrics.fisher(model, x, LIKELIHOOD, parameters=[p for pair in pairs for p in pair])
     orders, start = [], 0
     for W, b in pairs:

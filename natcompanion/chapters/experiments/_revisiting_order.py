@@ -158,8 +158,10 @@ def stepper(settings: Any) -> Callable:
     """
     lr, mu = settings.lr, settings.momentum
     common = {"lr": lr, "momentum": mu}
-    adamw = partial(torch.optim.AdamW, lr=lr, betas=(mu, 0.999), weight_decay=0.0)
-    muon = partial(torch.optim.Muon, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", **common)
+    adamw: Any = partial(torch.optim.AdamW, lr=lr, betas=(mu, 0.999), weight_decay=0.0)
+    muon: Any = partial(
+        torch.optim.Muon, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", **common
+    )
 
     def make(model: torch.nn.Module) -> Callable:
         if settings.method == "natural":

@@ -64,6 +64,7 @@ from .paper_size import (
     tried,
     tried_in_all,
 )
+from .rivals import ahead, arrives, starts_ahead
 from .sensitivity import (
     best_eps,
     eps_ratio,
@@ -109,9 +110,11 @@ __all__ = [
     "QUANTITIES",
     "STARTS",
     "TRAINED",
+    "ahead",
     "alignment",
     "alignment_table",
     "arrived",
+    "arrives",
     "autoencoder",
     "autoencoder_curves",
     "autoencoder_settings",
@@ -175,6 +178,7 @@ __all__ = [
     "sensitivity_curve",
     "sensitivity_looks",
     "staleness",
+    "starts_ahead",
     "starts_of",
     "test_difference",
     "test_error",

@@ -3,4 +3,5 @@
 from natcompanion.chapters.numbers.rfim.advantages import *
 from natcompanion.chapters.numbers.rfim.digits import *
 from natcompanion.chapters.numbers.rfim.neuron import *
+from natcompanion.chapters.numbers.rfim.rivals import *
 from natcompanion.chapters.numbers.rfim.training import *

@@ -1,0 +1,90 @@
+"""The figure of the chapter that compares all methods."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from natcompanion.chapters.figures.drawing import Drawing
+from natcompanion.chapters.figures.style import (
+    BLACK,
+    BLUE,
+    FONT,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    figure,
+    label,
+)
+from natcompanion.chapters.numbers import compare as numbers
+from natcompanion.chapters.show import digits
+
+LINES = {
+    "sgd": (VERMILLION, ":"),
+    "momentum": (VERMILLION, "-"),
+    "adamw": (ORANGE, "-"),
+    "muon": (PURPLE, "-"),
+    "batchnorm": (GREEN, "-"),
+    "natural": ("0.55", "-"),
+    "sample": ("0.55", "--"),
+    "kfac": (BLACK, "-"),
+    "prong": (BLUE, "-"),
+    "rngd": (SKY, "-"),
+}
+SCORES = {
+    "autoencoder": ("Auto-encoder", "squared error of an image"),
+    "convolution": ("Small convolutional network", "training loss, nats"),
+}
+PROBLEMS = {title: problem for problem, (title, _) in SCORES.items()}
+AXES = {"updates": "updates", "seconds": "seconds of one processor"}
+
+
+def draw(problem: str, against: str) -> Figure:
+    """Score of every method, the median of the starts, and the target."""
+    name, key = PROBLEMS[problem], {text: key for key, text in AXES.items()}[against]
+    drawing, (panel,) = figure(5.6)
+    for method in numbers.methods(name):
+        color, line = LINES[method]
+        x, scores = numbers.curve(name, method, key)
+        panel.fill_between(
+            x[1:], scores.min(0)[1:], scores.max(0)[1:], color=color, alpha=0.1, linewidth=0
+        )
+        text = numbers.METHODS[method]
+        panel.loglog(x[1:], np.median(scores, 0)[1:], line, color=color, linewidth=1.8, label=text)
+    panel.axhline(numbers.TARGETS[name], color="0.7", linewidth=1, zorder=0)
+    panel.set_ylim(bottom=numbers.TARGETS[name] / 3)
+    label(panel, f"{problem}: {SCORES[name][1]}", against)
+    drawing.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=FONT["legend"],
+        frameon=False,
+    )
+    return drawing
+
+
+def describe(problem: str, against: str) -> str:
+    """The median updates or seconds to the target, and how many runs arrive."""
+    name, key = PROBLEMS[problem], {text: key for key, text in AXES.items()}[against]
+    parts = []
+    for method in numbers.methods(name):
+        found = numbers.reached(name, method, key)
+        when = "never in half of the runs" if found.median is None else digits(found.median)
+        counted = "" if found.arrived == found.n else f" ({found.arrived} of {found.n} arrive)"
+        parts.append(f"{numbers.METHODS[method]} {when}{counted}")
+    return (
+        f"{problem}: {against} until the {SCORES[name][1].partition(',')[0]} is "
+        f"{digits(numbers.TARGETS[name])} (grey line), median of {numbers.starts(name)} starts, "
+        f"each method at the settings that its search chose: {'; '.join(parts)}. Bands are the "
+        "range of the starts."
+    )
+
+
+ARENA = Drawing(
+    draw=draw,
+    describe=describe,
+    grid={"problem": list(PROBLEMS), "against": list(AXES.values())},
+    start={"against": "updates"},
+    labels={"problem": "problem", "against": "against"},
+)

@@ -1,0 +1,20 @@
+"""PRONG among its rivals of today, from the comparison of all methods."""
+
+import numpy as np
+
+from natcompanion.chapters.numbers import compare
+
+
+def ahead(key: str = "updates") -> np.ndarray:
+    """Return for each start of the auto-encoder whether PRONG arrives before the best rival."""
+    return compare.ahead("prong", "autoencoder", key)
+
+
+def arrives(method: str, key: str = "updates") -> float | str:
+    """Return the median updates or seconds of a method to the target."""
+    return compare.middle("autoencoder", method, key)
+
+
+def starts_ahead(key: str = "updates") -> int:
+    """Return on how many starts PRONG arrives first."""
+    return int(ahead(key).sum())

@@ -84,7 +84,7 @@ def test_every_module_registers_experiments_of_its_paper():
     for name in experiments.names():
         module = experiments.get(name).function.__module__
         if module.startswith("natcompanion."):
-            assert name.startswith(module.rpartition(".")[2] + "_"), name
+            assert f"{name}_".startswith(module.rpartition(".")[2] + "_"), name
             assert experiments.get(name).summary, name
 
 

@@ -579,7 +579,7 @@ def test_memory_does_not_grow():
     before = alive()
     for _ in range(20):
         optimizer.step(x, t)
-    assert alive() == before
+    assert alive() <= before  # less, if what other tests left is collected meanwhile
 
 
 # ---- Refusals

@@ -790,7 +790,7 @@ def test_memory_is_flat(name):
     train(model, optimizer, x, t, 10)
     before = tensors()
     train(model, optimizer, x, t, 201, start=10)  # ends as far from a renewal as it began
-    assert tensors() == before
+    assert tensors() <= before  # less, if what other tests left is collected meanwhile
 
 
 # ---- Bad input

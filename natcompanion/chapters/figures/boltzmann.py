@@ -19,6 +19,7 @@ from natcompanion.chapters.figures.style import (
     VERMILLION,
     figure,
     label,
+    legend_below,
 )
 from natcompanion.chapters.numbers import boltzmann as numbers
 from natcompanion.chapters.numbers.boltzmann.curves import Band
@@ -44,16 +45,6 @@ def _shade(panel: Axes, x: np.ndarray, band: Band, color: str, text: str, **styl
     """Draw a band and the line in its middle."""
     panel.fill_between(x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
     panel.plot(x, band.middle, color=color, **{"linewidth": 2, "label": text, **style})
-
-
-def _legend_below(drawing: Figure, panel: Axes, columns: int = 1) -> None:
-    drawing.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=FONT["legend"],
-        frameon=False,
-    )
 
 
 # ---- Figures 2 and 3
@@ -329,7 +320,7 @@ def draw_learning() -> Figure:
         panel.set(ylim=(-14.5, -11.4), xscale="log")
         title = "Mean log-likelihood of 3,000 binary digits" if panel is top else ""
         label(panel, title, unit, "nats")
-    _legend_below(drawing, top, 2)
+    legend_below(drawing, top, 2)
     return drawing
 
 
@@ -351,7 +342,7 @@ def draw_cosines() -> Figure:
         _shade(panel, x, band, COLOURS[method], numbers.METHODS[method], **style)
     panel.set(ylim=(0, 1.02), xscale="log")
     label(panel, "Cosine to the natural gradient", "1 + number of SGD steps")
-    _legend_below(drawing, panel, 2)
+    legend_below(drawing, panel, 2)
     return drawing
 
 
@@ -442,7 +433,7 @@ def draw_proxy() -> Figure:
     panel.axhline(0, color="0.6", linewidth=1)
     panel.set(ylim=(-1, 1.05))
     label(panel, "Cosine over training", "epoch of CD-1")
-    _legend_below(drawing, panel)
+    legend_below(drawing, panel, columns=1)
     return drawing
 
 

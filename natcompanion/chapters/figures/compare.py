@@ -7,7 +7,6 @@ from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
-    FONT,
     GREEN,
     ORANGE,
     PURPLE,
@@ -15,6 +14,7 @@ from natcompanion.chapters.figures.style import (
     VERMILLION,
     figure,
     label,
+    legend_below,
 )
 from natcompanion.chapters.numbers import compare as numbers
 from natcompanion.chapters.show import digits
@@ -54,13 +54,7 @@ def draw(problem: str, against: str) -> Figure:
     panel.axhline(numbers.TARGETS[name], color="0.7", linewidth=1, zorder=0)
     panel.set_ylim(bottom=numbers.TARGETS[name] / 3)
     label(panel, f"{problem}: {SCORES[name][1]}", against)
-    drawing.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2,
-        fontsize=FONT["legend"],
-        frameon=False,
-    )
+    legend_below(drawing, panel)
     return drawing
 
 

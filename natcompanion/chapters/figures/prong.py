@@ -21,6 +21,7 @@ from natcompanion.chapters.figures.style import (
     VERMILLION,
     figure,
     label,
+    legend_below,
 )
 from natcompanion.chapters.numbers import prong as numbers
 from natcompanion.chapters.numbers.prong import METHODS, NAMES, PERIODS, STARTS
@@ -37,18 +38,6 @@ COLORS = {
 }
 EPS = {1e-4: SKY, 1e-3: BLUE, 1e-2: GREEN, 1e-1: ORANGE}
 BEST = "each its best"
-
-
-def _legend(drawing: Figure, panel: Axes, columns: int = 2, **options: Any) -> None:
-    """Put the legend of a panel below the picture."""
-    drawing.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=FONT["legend"],
-        frameon=False,
-        **options,
-    )
 
 
 def _ticks(panel: Axes, values: Iterable[float]) -> None:
@@ -229,7 +218,7 @@ def draw_conditions(definition: str) -> Figure:
     panels[0].set(xlim=(0, curve.x[-1]))
     label(panels[0], NAMES[definition])
     label(panels[1], "per cent of the first value", "updates")
-    _legend(drawing, panels[0])
+    legend_below(drawing, panels[0])
     return drawing
 
 
@@ -284,7 +273,7 @@ def draw_autoencoder(origin: str) -> Figure:
         _ticks(panel, [2, 3, 5, 10])
     label(panels[0], f"Training error; start: {STARTS.get(origin, origin)}", "updates", "error")
     label(panels[1], "", "CPU seconds", "error")
-    _legend(drawing, panels[0])
+    legend_below(drawing, panels[0])
     return drawing
 
 
@@ -328,7 +317,7 @@ def draw_paper() -> Figure:
         _ticks(panel, [1, 2, 5, 10, 20, 50])
     label(panels[0], "784-1000-500-250-30", "updates", "training error")
     label(panels[1], "", "CPU seconds", "training error")
-    _legend(drawing, panels[0])
+    legend_below(drawing, panels[0])
     return drawing
 
 
@@ -372,7 +361,7 @@ def draw_time() -> Figure:
         panel.barh(0, 0, color=color, label=text)
     panel.set_yticks(range(len(bars)), list(reversed(bars)))
     label(panel, "Cost (SGD = 1), T = 100")
-    _legend(drawing, panel)
+    legend_below(drawing, panel)
     return drawing
 
 
@@ -402,7 +391,7 @@ def draw_convolutional() -> Figure:
             _band(panel, numbers.convolutional_curves(method, key), method)
     label(panels[0], "Training loss")
     label(panels[1], "Validation error, per cent", "updates")
-    _legend(drawing, panels[0])
+    legend_below(drawing, panels[0])
     return drawing
 
 
@@ -441,7 +430,7 @@ def draw_backward() -> Figure:
         panel.set_yticklabels(["3", "5", "10", "20", "50+"])
         label(panel, METHODS[method], "step size", "error" if panel is panels[0] else "")
     options = {"columnspacing": 1, "handlelength": 1.2, "title": "added to the eigenvalues"}
-    _legend(drawing, panels[0], 5, **options)
+    legend_below(drawing, panels[0], 5, **options)
     return drawing
 
 

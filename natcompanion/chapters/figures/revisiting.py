@@ -20,6 +20,7 @@ from natcompanion.chapters.figures.style import (
     VERMILLION,
     figure,
     label,
+    legend_below,
 )
 from natcompanion.chapters.numbers import revisiting as numbers
 from natcompanion.chapters.show import digits
@@ -60,14 +61,8 @@ def draw_figure1(rate: float, damping: float, start: Start) -> Figure:
         _kl_surface(panel, natural[stop], rate, damping, number)
     plane.set(xlim=(-4.5, 4.5), ylim=(-4.5, 4.5))
     label(plane, "Error, and 100 steps of each method", "$b$", "$w$")
-    _legend_below(drawing, plane)
+    legend_below(drawing, plane)
     return drawing
-
-
-def _legend_below(drawing: Figure, panel: Axes) -> None:
-    handles, texts = panel.get_legend_handles_labels()
-    style = {"fontsize": FONT["legend"], "ncols": 2, "frameon": False}
-    drawing.legend(handles, texts, loc="outside lower center", **style)
 
 
 def _mark(panel: Axes, point: torch.Tensor, number: int) -> None:
@@ -291,7 +286,7 @@ def draw_curves(where: str) -> Figure:
     panels[0].set_yscale("log")
     label(panels[0], "Training loss (cross-entropy)")
     label(panels[1], "Test error, per cent", "updates (minibatch SGD makes 20 in one)")
-    _legend_below(drawing, panels[0])
+    legend_below(drawing, panels[0])
     return drawing
 
 

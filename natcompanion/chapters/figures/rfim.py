@@ -12,13 +12,13 @@ from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
-    FONT,
     GREEN,
     ORANGE,
     SKY,
     VERMILLION,
     figure,
     label,
+    legend_below,
 )
 from natcompanion.chapters.numbers import rfim as numbers
 from natcompanion.chapters.show import digits
@@ -65,15 +65,7 @@ def draw_neuron(
     drawing, (above, below) = figure(7.6, 2, height_ratios=[1, 1.15])
     _draw_spotlight(above, activation, plane, omega, iota)
     _draw_steps(below, activation, plane, omega, iota)
-    drawing.legend(
-        *below.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=4,
-        fontsize=FONT["legend"],
-        frameon=False,
-        handlelength=1.4,
-        columnspacing=1.0,
-    )
+    legend_below(drawing, below, columns=4, handlelength=1.4, columnspacing=1.0)
     return drawing
 
 
@@ -353,13 +345,7 @@ def draw_figure5(data: str, axis: str, against: str) -> Figure:
         f"{DATA[data]}: cost of the mini-batches",
         "iteration" if axis == "iterations" else "seconds of one processor",
     )
-    drawing.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        fontsize=FONT["legend"],
-        frameon=False,
-    )
+    legend_below(drawing, panel, columns=3)
     return drawing
 
 

@@ -45,6 +45,18 @@ def label(
         panel.legend(fontsize=FONT["legend"], frameon=False, loc=where)
 
 
+def legend_below(drawing: Figure, panel: Axes, columns: int = 2, **options: Any) -> None:
+    """Put the legend of a panel below the picture."""
+    drawing.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=FONT["legend"],
+        frameon=False,
+        **options,
+    )
+
+
 def pictures(
     panels: Iterable[Axes], images: Iterable, titles: Iterable[str], **options: Any
 ) -> None:

@@ -21,6 +21,7 @@ from natcompanion.chapters.figures.style import (
     VERMILLION,
     figure,
     label,
+    legend_below,
     pictures,
 )
 from natcompanion.chapters.numbers import whitening as numbers
@@ -253,13 +254,7 @@ def draw_boltzmann(units: str, rule: str) -> Figure:
         panel.loglog(times, middle, color=COLORS[name], linewidth=2, label=text)
     panel.set(ylim=(8e-4, 20), xlim=(1, 1001))
     label(panel, f"units {units}, {rule}", "1 + number of steps", "KL (first = 1)")
-    drawing.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2,
-        fontsize=FONT["legend"],
-        frameon=False,
-    )
+    legend_below(drawing, panel)
     return drawing
 
 

@@ -165,7 +165,7 @@ def _row(problem: str, method: str) -> list[Any]:
     return [
         METHODS[method],
         settings_text(problem, method),
-        f"{found.arrived} of {found.n}",
+        arrived(problem, method),
         middle(problem, method) if found.median is not None else f"over {length}",
         reached(problem, method, "seconds").median,
         milliseconds(problem, method),

@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 import numpy as np
 import torch
 
+from natcompanion.chapters.experiments import Results
 from natcompanion.chapters.experiments import _prong_fisher as fisher
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.show import Table
@@ -189,15 +190,22 @@ def full_reduction(definition: str) -> Interval:
     return _reduction(before, results.values(f"whitened.{definition}"))
 
 
+def _outcome(results: Results, method: str) -> list[str | float]:
+    """Return the name of a method, the step size that was chosen, and the final loss."""
+    return [
+        METHODS[method],
+        f"{median(results.values('rate', method=method)):g}",
+        median(results.values("loss", method=method)),
+    ]
+
+
 def equal_start_table() -> Table:
     """Return step sizes, losses, and both condition numbers, before and after training."""
     results = stored("prong_conditioning_equal.chapter")
     parts = [("middle", "tail"), ("full", "median")]
     rows = [
         [
-            METHODS[method],
-            f"{median(results.values('rate', method=method)):g}",
-            median(results.values("loss", method=method)),
+            *_outcome(results, method),
             *[median(_equal(*part, method)[:, look]) for part in parts for look in (0, -1)],
         ]
         for method in TRAINED
@@ -215,17 +223,9 @@ def equal_start_table() -> Table:
 def trained_table() -> Table:
     """Return the step sizes that were chosen for Figure 2c, and the final losses."""
     during = stored("prong_conditioning_during.chapter")
-    rows = [
-        [
-            METHODS[method],
-            f"{median(during.values('rate', method=method)):g}",
-            median(during.values("loss", method=method)),
-        ]
-        for method in TRAINED
-    ]
     return Table(
         ["method", "step size", "training loss"],
-        rows,
+        [_outcome(during, method) for method in TRAINED],
         "The step sizes that were chosen, and the final losses: medians of "
         f"{len(during) // len(TRAINED)} initializations.",
     )

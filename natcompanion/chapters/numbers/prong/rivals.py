@@ -17,4 +17,4 @@ def arrives(method: str, key: str = "updates") -> float | str:
 
 def starts_ahead(key: str = "updates") -> int:
     """Return on how many starts PRONG arrives first."""
-    return int(ahead(key).sum())
+    return compare.starts_ahead("prong", "autoencoder", key)

@@ -17,7 +17,7 @@ def arrives(problem: str, method: str, key: str = "updates") -> float | str:
 
 def starts_ahead(problem: str, key: str = "updates") -> int:
     """Return on how many starts RNGD arrives first."""
-    return int(ahead(problem, key).sum())
+    return compare.starts_ahead("rngd", problem, key)
 
 
 def starts(problem: str) -> int:

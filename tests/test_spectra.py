@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from natcompanion.whitening import suggest_eps, suggest_period, whitening_matrix
+from natcompanion.whitening import staleness, suggest_eps, suggest_period, whitening_matrix
 
 F64 = {"dtype": torch.float64}
 
@@ -53,6 +53,16 @@ def test_the_period_ends_where_the_old_coordinates_fail(eps):
         assert suggest_period(dict(reversed(path.items())), eps, limit) == expected
         # with nothing but the trace in sight it would be another number
         assert limit != 1.2 or expected < 20
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1.0])
+def test_the_largest_variance_is_that_in_the_old_white_coordinates(eps):
+    measured = {step: covariance(6, step) for step in (4, 2, 9)}
+    found = staleness(measured, eps)
+    assert list(found) == [2, 4, 9] and found[2] == pytest.approx(1.0, rel=1e-9)
+    for step in (4, 9):
+        assert found[step] == pytest.approx(stale(measured[2], measured[step], eps), rel=1e-9)
+        assert found[step] != pytest.approx(stale(measured[4], measured[step], eps), rel=1e-3)
 
 
 def test_the_period_by_hand():

@@ -10,7 +10,7 @@ from natcompanion.whitening.adaptive import (
     sherman_morrison_update,
 )
 from natcompanion.whitening.matrices import Whitener, whitening_matrix
-from natcompanion.whitening.spectra import suggest_eps, suggest_period
+from natcompanion.whitening.spectra import staleness, suggest_eps, suggest_period
 
 __all__ = [
     "EASI",
@@ -19,6 +19,7 @@ __all__ = [
     "potter_update",
     "relative_gradient",
     "sherman_morrison_update",
+    "staleness",
     "suggest_eps",
     "suggest_period",
     "whitening_matrix",

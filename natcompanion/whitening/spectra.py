@@ -1,6 +1,7 @@
 r"""Rules of thumb that read :math:`\epsilon` and the period of whitening off spectra."""
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 import torch
 
@@ -56,13 +57,12 @@ def suggest_eps(matrix: torch.Tensor, share: float = 0.99) -> float:
     return float(eigenvalues[reached.int().argmax()])
 
 
-def suggest_period(covariances: Mapping[int, torch.Tensor], eps: float, limit: float = 2.0) -> int:
-    r"""Return for how many steps a whitening stays useful.
+def staleness(covariances: Mapping[int, torch.Tensor], eps: float) -> dict[int, float]:
+    r"""Return by step the largest variance of inputs in the coordinates of the first step.
 
-    With the coordinates of the first covariance, the inputs of step t have the covariance
-    :math:`U (\Sigma_t + \epsilon I) U^\top`, where :math:`U^\top U = (\Sigma_0 + \epsilon
-    I)^{-1}`. Its largest eigenvalue is 1 at first; a step is too long by that factor along some
-    direction.
+    With :math:`U^\top U = (\Sigma_0 + \epsilon I)^{-1}` it is the largest eigenvalue of
+    :math:`U (\Sigma_t + \epsilon I) U^\top`: 1 at first; later a step is too long by that factor
+    along some direction.
 
     Parameters
     ----------
@@ -71,6 +71,53 @@ def suggest_period(covariances: Mapping[int, torch.Tensor], eps: float, limit: f
         earliest is the one that was whitened.
     eps : float
         :math:`\epsilon`, positive.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two covariances, they are not finite, symmetric and of one shape,
+        or ``eps`` is not positive.
+
+    Notes
+    -----
+    Source: prong Algorithm 1, which whitens every T steps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from natcompanion.whitening import staleness
+    >>> staleness({0: torch.eye(2), 5: torch.diag(torch.tensor([3.0, 1.0]))}, eps=1.0)
+    {0: 1.0, 5: 2.0}
+    """
+    eps = check.positive(eps, "eps")
+    if len(covariances) < 2:
+        raise ValueError(f"covariances: expected at least 2, got {len(covariances)}")
+    steps = sorted(covariances)
+    shape = covariances[steps[0]].shape
+    damped = {}
+    for step in steps:
+        sigma = check.symmetric(covariances[step], f"covariances[{step}]").double()
+        if sigma.shape != shape:
+            raise ValueError(
+                f"covariances[{step}]: expected shape {tuple(shape)}, got {tuple(sigma.shape)}"
+            )
+        damped[step] = sigma + eps * torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
+    L = torch.linalg.cholesky(damped[steps[0]])
+    found = {}
+    for step, sigma in damped.items():
+        half = torch.linalg.solve_triangular(L, sigma, upper=False)
+        white = torch.linalg.solve_triangular(L, half.mT, upper=False)
+        found[step] = float(torch.linalg.eigvalsh((white + white.mT) / 2)[-1])
+    return found
+
+
+def suggest_period(covariances: Mapping[int, torch.Tensor], eps: float, limit: float = 2.0) -> int:
+    r"""Return for how many steps a whitening stays useful.
+
+    Parameters
+    ----------
+    covariances, eps
+        As for :func:`staleness`.
     limit : float
         The largest factor that is allowed, above 1.
 
@@ -83,8 +130,7 @@ def suggest_period(covariances: Mapping[int, torch.Tensor], eps: float, limit: f
     Raises
     ------
     ValueError
-        If there are fewer than two covariances, they are not finite, symmetric and of one shape,
-        or a number is out of range.
+        As for :func:`staleness`, or if ``limit`` is out of range.
 
     Notes
     -----
@@ -98,29 +144,8 @@ def suggest_period(covariances: Mapping[int, torch.Tensor], eps: float, limit: f
     >>> suggest_period(measured, eps=1e-3)
     10
     """
-    eps = check.positive(eps, "eps")
     if not check.positive(limit, "limit") > 1:
         raise ValueError(f"limit: expected a number above 1, got {limit!r}")
-    if len(covariances) < 2:
-        raise ValueError(f"covariances: expected at least 2, got {len(covariances)}")
-    first, *later = sorted(covariances)
-    for step in (first, *later):
-        check.symmetric(covariances[step], f"covariances[{step}]")
-        if covariances[step].shape != covariances[first].shape:
-            raise ValueError(
-                f"covariances[{step}]: expected shape {tuple(covariances[first].shape)}, got "
-                f"{tuple(covariances[step].shape)}"
-            )
-    L = torch.linalg.cholesky(_damped(covariances[first], eps))
-    last = first
-    for step in later:
-        half = torch.linalg.solve_triangular(L, _damped(covariances[step], eps), upper=False)
-        white = torch.linalg.solve_triangular(L, half.mT, upper=False)
-        if float(torch.linalg.eigvalsh((white + white.mT) / 2)[-1]) > limit * (1 + 1e-12):
-            break
-        last = step
-    return last - first
-
-
-def _damped(cov: torch.Tensor, eps: float) -> torch.Tensor:
-    return cov.double() + eps * torch.eye(len(cov), dtype=torch.float64, device=cov.device)
+    largest = staleness(covariances, eps)
+    fresh = list(takewhile(lambda step: largest[step] <= limit * (1 + 1e-12), largest))
+    return fresh[-1] - fresh[0]

@@ -29,7 +29,7 @@ def test_what_is_kept_holds_the_share(place, share):
 
 @pytest.mark.parametrize("share", numbers.SHARES)
 def test_the_period_ends_before_the_curve_crosses_two(share):
-    curve = dict(numbers.staleness(share))
+    curve = dict(numbers.stale_variances(share))
     assert curve[0] == pytest.approx(1.0)
     ok = [step for step, value in curve.items() if value <= 2]
     assert numbers.period(share) == max(ok) and ok == list(curve)[: len(ok)]

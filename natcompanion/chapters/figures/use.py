@@ -25,7 +25,7 @@ def draw_spectrum(share: float) -> Figure:
         )
     left.set(ylim=(1e-6, 10), xlim=(1, 1000))
     label(left, "Eigenvalues; a dot where the share is reached", "rank", "", legend="lower left")
-    steps, largest = zip(*numbers.staleness(share), strict=True)
+    steps, largest = zip(*numbers.stale_variances(share), strict=True)
     right.plot(steps, largest, color=BLUE, linewidth=2)
     right.axhline(2, color="0.5", linestyle=":")
     right.axvline(numbers.period(share), color="0.5", linestyle="--")
@@ -37,7 +37,7 @@ def draw_spectrum(share: float) -> Figure:
 def describe_spectrum(share: float) -> str:
     """Say what is suggested."""
     found = {place: digits(numbers.eps(place, share)) for place in numbers.PLACES}
-    steps, last = numbers.period(share), numbers.staleness(share)[-1][0]
+    steps, last = numbers.period(share), numbers.stale_variances(share)[-1][0]
     until = "until a variance doubles: a period T" if steps < last else "as long as was measured"
     return (
         f"The larger eigenvalues hold {100 * share:g} % of the trace down to {found['pixels']} for "

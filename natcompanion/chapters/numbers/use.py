@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from natcompanion.data import mnist
 from natcompanion.likelihoods import Categorical
 from natcompanion.metrics import fisher
-from natcompanion.whitening import suggest_eps, suggest_period
+from natcompanion.whitening import staleness, suggest_eps, suggest_period
 
 EXAMPLES, SIDE, HIDDEN, STEPS, EVERY, LR = 1000, 7, 16, 400, 10, 0.5
 START = 100
@@ -160,14 +160,9 @@ def soonest() -> int:
     return EVERY
 
 
-def staleness(share: float = 0.99) -> list[tuple[int, float]]:
-    """Return by step the largest variance of the last layer's inputs in the first coordinates."""
-    first, damping = measured()[START], eps("hidden layer", share)
-    eye = torch.eye(len(first), dtype=first.dtype)
-    L = torch.linalg.cholesky(first + damping * eye)
-    found = []
-    for step, later in since(START).items():
-        half = torch.linalg.solve_triangular(L, later + damping * eye, upper=False)
-        white = torch.linalg.solve_triangular(L, half.mT, upper=False)
-        found.append((step - START, float(torch.linalg.eigvalsh((white + white.mT) / 2)[-1])))
-    return found
+def stale_variances(share: float = 0.99) -> list[tuple[int, float]]:
+    """Return by step since then the largest variance of the last layer's inputs, in the coordinates
+    of START.
+    """
+    largest = staleness(since(START), eps("hidden layer", share))
+    return [(step - START, variance) for step, variance in largest.items()]

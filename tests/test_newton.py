@@ -106,3 +106,29 @@ def test_layers_without_a_second_derivative_are_refused_in_words(key):
     model, x = ONCE[key]
     with pytest.raises(ValueError, match="second derivatives.*NaturalGradient"):
         loss_hessian(model.double(), x, torch.zeros(5, dtype=torch.long), Categorical())
+
+
+class ByPosition(nn.Module):
+    """Outputs (n, T, o) with a part that functional transforms cannot take, or the same without."""
+
+    def __init__(self, by_hand):
+        super().__init__()
+        self.layer, self.by_hand = nn.Linear(2, 3), by_hand
+
+    def forward(self, x):
+        if self.by_hand:
+            slope = 2 * x
+        else:
+            x = x.requires_grad_()
+            (slope,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+        return self.layer(slope).tanh()
+
+
+def test_outputs_at_positions_are_rows_of_classes_here_too():
+    x, t = batch_of(4, (5, 2)), torch.arange(20).view(4, 5) % 3
+    models = [ByPosition(by_hand).double() for by_hand in (True, False)]
+    models[1].load_state_dict(models[0].state_dict())
+    expected, H = (loss_hessian(model, x, t, Categorical()) for model in models)
+    torch.testing.assert_close(H, expected, rtol=1e-10, atol=1e-12)
+    flat = loss_hessian(models[0], x.flatten(0, 1), t.flatten(), Categorical())
+    torch.testing.assert_close(expected, 5 * flat, rtol=1e-10, atol=1e-12)  # positions add up

@@ -72,7 +72,7 @@ def loss_hessian(
     try:
         H = jacrev(grad(loss))(theta).detach()
     except RuntimeError:  # a model that functional transforms cannot take
-        H = _row_by_row(f, x, t, likelihood)
+        H = _row_by_row(f, x, t, f.on(likelihood))
     return (H + H.mT) / 2
 
 

@@ -4,6 +4,7 @@ results cost.
 
 import json
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 from natcompanion.chapters import experiments, ledger, numbers
@@ -146,23 +147,32 @@ def rests_on(claim: Claim, folder: Path | None = None) -> set[str]:
     return names | {claim.experiment}
 
 
+@cache
+def _costs(folder: Path | None) -> tuple[dict[str, float], float]:
+    """Return the core-seconds of each claim that stored runs settle, and of all of these runs; each
+    measure is computed, and each file read, once.
+    """
+    reads = {
+        claim.id: rests_on(claim, folder) for claim in ledger.load("claims") if claim.experiment
+    }
+    seconds = {
+        name: core_seconds(name, folder) for name in sorted(set[str]().union(*reads.values()))
+    }
+    costs = {claim: sum(seconds[name] for name in names) for claim, names in reads.items()}
+    return costs, sum(seconds.values())
+
+
 def claim_costs(folder: Path | None = None) -> dict[str, float]:
     """Return the core-seconds that each claim rests on, for those that stored runs settle.
 
     Claims share runs, so that these are more than :func:`all_claims_cost` together.
     """
-    return {
-        claim.id: sum(core_seconds(name, folder) for name in rests_on(claim, folder))
-        for claim in ledger.load("claims")
-        if claim.experiment
-    }
+    return _costs(folder)[0]
 
 
 def all_claims_cost(folder: Path | None = None) -> float:
     """Return the core-seconds of all runs that some claim rests on, each run counted once."""
-    claims = ledger.load("claims")
-    names = set[str]().union(*(rests_on(claim, folder) for claim in claims))
-    return sum(core_seconds(name, folder) for name in names)
+    return _costs(folder)[1]
 
 
 def core_hours() -> float:

@@ -67,6 +67,16 @@ def test_penalty_equals_the_cases(cases):
     close(CovariancePenalty().objective_gradient(rbm, X, gamma), case["expected"]["grad"])
 
 
+def check_by_autograd(penalty, rbm, value):
+    """Compare value and gradient with a function of the parameters; return its gradient."""
+    theta = rbm.vector().requires_grad_()
+    close(penalty.value(rbm), value(theta).detach())
+    (gradient,) = torch.autograd.grad(value(theta), theta)
+    close(penalty.gradient(rbm), gradient)
+    assert (penalty.gradient(rbm) - gradient / 2).abs().max() > 1e-3  # the factor 2 is there
+    return gradient
+
+
 @pytest.mark.parametrize("pair", ["vh", "vv", "hh"])
 @pytest.mark.parametrize("D,H", [(4, 3), (3, 2)])
 def test_penalty_and_gradient_equal_autograd(pair, D, H):
@@ -81,12 +91,7 @@ def test_penalty_and_gradient_equal_autograd(pair, D, H):
         )
         return (((p[:, None] * left).mT @ right) ** 2).sum()
 
-    theta = rbm.vector().requires_grad_()
-    penalty = CovariancePenalty(pair)
-    close(penalty.value(rbm), value(theta).detach())
-    (gradient,) = torch.autograd.grad(value(theta), theta)
-    close(penalty.gradient(rbm), gradient)
-    assert (penalty.gradient(rbm) - gradient / 2).abs().max() > 1e-3  # the factor 2 is there
+    check_by_autograd(CovariancePenalty(pair), rbm, value)
 
 
 @pytest.mark.parametrize("pair", ["v,vh", "h,vh", "vh,vh", "full"])
@@ -104,12 +109,8 @@ def test_penalty_on_all_pairs_of_statistics_equals_autograd(pair, D, H):
         C = (p[:, None] * (left - p @ left)).mT @ (right - p @ right)
         return (C**2).sum()
 
-    theta = rbm.vector().requires_grad_()
     penalty = StatisticsPenalty(pair)
-    close(penalty.value(rbm), value(theta).detach())
-    (gradient,) = torch.autograd.grad(value(theta), theta)
-    close(penalty.gradient(rbm), gradient)
-    assert (penalty.gradient(rbm) - gradient / 2).abs().max() > 1e-3
+    gradient = check_by_autograd(penalty, rbm, value)
     # Negative control: without the visible units' own fluctuations given h it is another vector.
     W, a, b = rbm.double()
     states = boltzmann.states(H)

@@ -1,6 +1,6 @@
 """The experiments on PRONG. Every method chooses its settings by the same declared search."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -185,6 +185,17 @@ class ConditioningDuring(Settings):
     rates: tuple[float, ...] = (1e-2, 1e-1)
 
 
+def _nearest_rate(
+    settings: ConditioningDuring, start: Callable[[float], fisher.Training]
+) -> tuple[float, list[float]]:
+    """Return the step size whose final loss is nearest to the target, and all final losses."""
+    final = [start(rate).train(settings.updates).loss() for rate in settings.rates]
+    nearest = min(
+        zip(final, settings.rates, strict=True), key=lambda pair: abs(pair[0] - settings.target)
+    )
+    return nearest[1], final
+
+
 @experiment(
     "prong_conditioning_during",
     quick=ConditioningDuring(),
@@ -200,10 +211,7 @@ def conditioning_during(settings: ConditioningDuring) -> dict:
     def start(rate: float) -> fisher.Training:
         return fisher.Training(settings.method, rate, x, t, settings.generator(), **options)
 
-    final = [start(rate).train(settings.updates).loss() for rate in settings.rates]
-    rate = min(
-        zip(final, settings.rates, strict=True), key=lambda pair: abs(pair[0] - settings.target)
-    )[1]
+    rate, final = _nearest_rate(settings, start)
     run = start(rate)
     curve = [run.conditions(x[: settings.images])]
     for _ in range(settings.updates // settings.every):
@@ -233,10 +241,7 @@ def conditioning_equal(settings: ConditioningDuring) -> dict:
     def start(rate: float) -> fisher.EqualStart:
         return fisher.EqualStart(settings.method, rate, x, t, settings.generator(), **options)
 
-    final = [start(rate).train(settings.updates).loss() for rate in settings.rates]
-    rate = min(
-        zip(final, settings.rates, strict=True), key=lambda pair: abs(pair[0] - settings.target)
-    )[1]
+    rate, final = _nearest_rate(settings, start)
     run, images = start(rate), x[: settings.images]
     middle, full = [run.conditions(images)], [run.full_conditions(images)]
     for _ in range(settings.updates // settings.every):

@@ -86,7 +86,8 @@ def staleness(covariances: Mapping[int, torch.Tensor], eps: float) -> dict[int, 
     --------
     >>> import torch
     >>> from natcompanion.whitening import staleness
-    >>> staleness({0: torch.eye(2), 5: torch.diag(torch.tensor([3.0, 1.0]))}, eps=1.0)
+    >>> found = staleness({0: torch.eye(2), 5: torch.diag(torch.tensor([3.0, 1.0]))}, eps=1.0)
+    >>> {step: round(variance, 9) for step, variance in found.items()}
     {0: 1.0, 5: 2.0}
     """
     eps = check.positive(eps, "eps")

@@ -4,7 +4,7 @@ eye.
 ``metrics`` holds the Fisher matrices and their relatives; the module of a paper its own.
 """
 
-from natcompanion.reference import prong, revisiting
+from natcompanion.reference import after, prong, revisiting
 from natcompanion.reference.boltzmann import (
     equation_4,
     hidden_state_fisher,
@@ -55,6 +55,7 @@ from natcompanion.reference.whitening import (
 
 __all__ = [
     "activation",
+    "after",
     "all_states",
     "boltzmann_probabilities",
     "brute_force_rfim",

@@ -74,6 +74,14 @@ def test_a_value_that_rounding_moves_a_little_agrees_a_little_less():
     assert how(1.0, 1.001, [1.0, 2.0], x=1e-5) == ("moved", False)
 
 
+def test_values_of_one_run_share_its_rounding():
+    """What another value moves by counts as well, up to 0.1 %; not for one that never moved."""
+    assert how(1.0, 1.0002, [1.0], x=1e-6) == ("moved", False)
+    assert how(1.0, 1.0002, [1.0], x=1e-6, other=1e-5) == ("within 3e-04", True)
+    assert how(1.0, 1.0002, [1.0], other=1e-5) == ("moved", False)
+    assert how(1.0, 1.002, [1.0], x=1e-6, other=9e-4) == ("moved", False)
+
+
 def test_a_trained_value_agrees_within_the_spread_over_seeds():
     """Peers from 1 to 2: from 0 to 3 is within, what lies beyond is not."""
     for value, within in ((0.1, True), (2.9, True), (3.1, False), (math.nan, False)):

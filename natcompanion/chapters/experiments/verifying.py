@@ -26,9 +26,11 @@ ZERO = 1e-12
 """Two numbers that are as close as this agree: both are zero but for rounding."""
 
 NEARLY = 1e-3
-"""A value that instruction sets move by less than this is compared with ``MARGIN`` times that."""
+"""A move by instruction sets that is less than this is one of rounding, not of a training."""
 
 MARGIN = 30.0
+"""Room for processors and seeds that nobody has tried, in moves of rounding that were seen."""
+
 SHARE = 0.95
 """Share of the numbers of one trained curve that must lie within the spread over seeds."""
 
@@ -179,17 +181,20 @@ def compare(old: Result, new: Result, peers: Sequence[Result], sets: Sets) -> tu
     """Return how each value of a record came out again.
 
     A value on which instruction sets agree must agree to :data:`DIGITS`; one that they move a
-    little, to :data:`MARGIN` times that; a trained one must lie within the spread of ``peers``,
-    the stored records of the same settings; a time is not compared.
+    little, to :data:`MARGIN` times that, or times what they move another value of the experiment by
+    (values of one run share its rounding; to :data:`NEARLY` at most); a trained one must lie within
+    the spread of ``peers``, the stored records of the same settings; a time is not compared.
     """
     moves = sets.get(f"{old.experiment}.{old.preset}")
+    rounding = max((move for move in (moves or {}).values() if move < NEARLY), default=0.0)
+    shared = min(MARGIN * rounding, NEARLY)
     found = []
     for key in sorted(old.values | new.values):
         if CLOCK.search(old.experiment) or CLOCK.search(key):
             found.append(Value(key, "times not compared"))
             continue
         move = math.inf if moves is None else moves.get(key, 0.0)
-        allowed = max(DIGITS, MARGIN * move if move < NEARLY else 0.0)
+        allowed = max(DIGITS, MARGIN * move, shared) if 0 < move < NEARLY else DIGITS
         others = [peer.values.get(key) for peer in peers] if move >= NEARLY else []
         found.append(_value(key, old.values.get(key), new.values.get(key), allowed, others))
     return tuple(found)

@@ -83,9 +83,13 @@ def test_values_of_one_run_share_its_rounding():
 
 
 def test_a_trained_value_agrees_within_the_spread_over_seeds():
-    """Peers from 1 to 2: from 0 to 3 is within, what lies beyond is not."""
-    for value, within in ((0.1, True), (2.9, True), (3.1, False), (math.nan, False)):
+    """Peers from 1 to 2: from 0 to 4 is within, what lies beyond is not; a sign counts."""
+    for value, within in ((0.1, True), (3.9, True), (4.1, False), (-0.1, False), (math.nan, False)):
         assert how(1.5, value, [1.0, 1.5, 2.0], x=0.5)[1] is within
+    for value, within in ((-2.9, True), (2.9, True), (3.1, False)):
+        assert how(0.5, value, [-1.0, 0.5, 1.0], x=0.5)[1] is within
+    for value, within in ((1e-19, True), (9e-11, True), (2e-10, False), (math.inf, False)):
+        assert how(1e-15, value, [1e-18, 1e-14], x=0.5)[1] is within
     assert how(1.5, None, [1.5, None], x=0.5)[1] and not how(1.5, None, [1.5, 2.0], x=0.5)[1]
     curve = [1.0] * 100
     wild = [9.0, *curve[1:]]

@@ -166,7 +166,8 @@ def learn(checks: Iterable[Check], folder: Path | None = None) -> None:
 
 def _within(found: Any, known: list[Any]) -> bool:
     """Return whether a value lies in the range of the known ones, widened by its width on both
-    sides, or is one of them.
+    sides (of positive numbers also in logarithms: what diverged, or is a rounding error, spreads
+    over powers of ten), or is one of them.
     """
     if any(off(found, one) <= DIGITS for one in known):
         return True
@@ -174,6 +175,8 @@ def _within(found: Any, known: list[Any]) -> bool:
     if not numbers or not isinstance(found, (int, float)) or isinstance(found, bool):
         return False
     low, high = min(numbers), max(numbers)
+    if low > 0 and low / high <= found / low and found / high <= high / low:
+        return True
     return low - (high - low) <= found <= high + (high - low)
 
 

@@ -215,6 +215,10 @@ def test_alignment_is_looked_up_by_the_age_of_the_whitening(book):
         book.add("prong_alignment.quick", {"lags": [0, 30]}, values, seed)
     assert prong.alignment("stale", 30).tolist() == [0.5, 0.6]
     assert prong.staleness(30) == pytest.approx([-0.3, -0.2])
+    check(prong.cosine("stale", 30), 0.55)
+    curve = prong.alignment_curve("stale")
+    assert curve.x.tolist() == [0, 30]
+    assert curve.least.tolist() == [0.9, 0.5] and curve.most.tolist() == [0.9, 0.6]
     table = prong.alignment_table()
     assert table.rows == [["0", "0.900", "0.900", "0.200"], ["30", "0.550", "0.800", "0.100"]]
     assert "mean of 2 initializations" in table.caption

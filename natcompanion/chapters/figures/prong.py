@@ -61,7 +61,7 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
     """Training curves for every epsilon, and for every T from both starts; the chosen ones are
     heavy.
     """
-    drawing, panels = figure(7.6, 2, sharex=True, sharey=True)
+    drawing, panels = figure(5.4, 2, sharex=True, sharey=True)
     updates = numbers.sensitivity_looks()
 
     def curve(
@@ -244,6 +244,43 @@ CONDITIONS = Drawing(
     start={"definition": "tail"},
     labels={"definition": "condition number"},
 )
+
+
+DIRECTIONS = {
+    "fresh": ("PRONG, whitened at this update", SKY),
+    "stale": ("PRONG", BLUE),
+    "gradient": ("plain gradient", PURPLE),
+}
+
+
+def draw_alignment() -> Figure:
+    """Cosine of a step with the natural gradient against the age of the whitening."""
+    drawing, (panel,) = figure(4.0)
+    for kind, (text, color) in DIRECTIONS.items():
+        x, middle, least, most = numbers.alignment_curve(kind)
+        panel.fill_between(x, least, most, color=color, alpha=0.15, linewidth=0)
+        panel.plot(x, middle, ".-", color=color, linewidth=2.2, label=text)
+    panel.set(xlim=(0, x[-1]), ylim=(0, 1))
+    label(panel, "Cosine with the natural gradient", "updates since the whitening")
+    legend_below(drawing, panel)
+    return drawing
+
+
+def describe_alignment() -> str:
+    """The mean cosines at the first and at the last look."""
+    first, *_, last = numbers.alignment_curve("stale").x.tolist()
+    parts = [
+        f"{text} from {digits(numbers.cosine(kind, first).mean)} to "
+        f"{digits(numbers.cosine(kind, last).mean)}"
+        for kind, (text, _) in DIRECTIONS.items()
+    ]
+    return (
+        f"Cosine with the natural gradient, right after a whitening and {last} updates later, "
+        f"mean of {numbers.cosine('stale', first).n} initializations: {'; '.join(parts)}."
+    )
+
+
+ALIGNMENT = Drawing(draw_alignment, describe_alignment)
 
 
 # ---- The auto-encoder

@@ -242,6 +242,17 @@ def alignment(kind: str, lag: int) -> np.ndarray:
     return results.values(kind)[:, results.records[0].settings["lags"].index(lag)]
 
 
+def cosine(kind: str, lag: int) -> Interval:
+    """Return the mean of :func:`alignment`."""
+    return interval(alignment(kind, lag))
+
+
+def alignment_curve(kind: str) -> Band:
+    """Return :func:`alignment` against the updates since the whitening."""
+    results = stored("prong_alignment.quick")
+    return band(results.records[0].settings["lags"], results.values(kind))
+
+
 def staleness(lag: int) -> np.ndarray:
     """Return how much the cosine changes by statistics that are ``lag`` updates old."""
     return alignment("stale", lag) - alignment("fresh", lag)
@@ -251,7 +262,7 @@ def alignment_table() -> Table:
     """Return the mean cosines by the age of the whitening."""
     results = stored("prong_alignment.quick")
     rows = [
-        [lag, *[interval(alignment(kind, lag)).mean for kind in ("stale", "fresh", "gradient")]]
+        [lag, *[cosine(kind, lag).mean for kind in ("stale", "fresh", "gradient")]]
         for lag in results.records[0].settings["lags"]
     ]
     return Table(

@@ -6,7 +6,8 @@ repository on its host. With it, pages get repository and Binder buttons. Withou
 none of these buttons. ``NATCOMPANION_BRANCH`` (default ``main``) and ``NATCOMPANION_BINDER``
 (default the public Binder) go with it.
 
-A number in the prose that its function does not give today is a warning, so the build fails.
+A number in the prose that its function does not give today is a warning, so the build fails. A
+figure whose step the runtime of a page cannot replay is an error.
 """
 
 import json
@@ -20,7 +21,7 @@ from sphinx.config import Config
 from sphinx.errors import ConfigError
 from sphinx.util import logging
 
-from natcompanion.chapters import prose
+from natcompanion.chapters import page, prose
 
 LOGGER = logging.getLogger(__name__)
 CODE = re.compile(r"`[^`\n]*`")
@@ -70,6 +71,17 @@ def check_numbers(app: Sphinx, docname: str, source: list[str]) -> None:
             LOGGER.warning("number in the prose: %s", line, location=docname)
 
 
+def draw_figures(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object
+) -> None:
+    """Put the figures that compute in the page where a chapter wants them, with their scripts."""
+    context["body"], scripts = page.fill(context.get("body", ""))
+    for script in scripts:
+        app.add_js_file(f"page/{script}")
+    if scripts:
+        app.add_css_file("page/figure.css")
+
+
 def setup(app: Sphinx) -> dict:
     """Register the extension."""
     app.add_config_value(
@@ -77,4 +89,5 @@ def setup(app: Sphinx) -> dict:
     )  # Jupyter Book sets it even when sphinx_comments is not loaded
     app.connect("config-inited", set_repository, priority=100)
     app.connect("source-read", check_numbers)
+    app.connect("html-page-context", draw_figures)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

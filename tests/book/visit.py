@@ -172,7 +172,10 @@ def press(page: Page, handle, key: str, before: dict) -> dict:
 
 
 def visit(browser: Browser, site: Path, base: str, name: str, layouts: bool = True) -> Visit:
-    """Open one page, in every width and theme, move its sliders, and return what happened."""
+    """Open one page, in every width and theme, move its sliders, and return what happened.
+
+    What is drawn before is looked at; figures that compute in the page have tests of their own.
+    """
     result = Visit(name)
     context = browser.new_context(
         viewport={"width": WIDTHS[0], "height": 900}, color_scheme="light"
@@ -180,7 +183,7 @@ def visit(browser: Browser, site: Path, base: str, name: str, layouts: bool = Tr
     page = context.new_page()
     watch(page, result, base)
     try:
-        page.goto(f"{base}/{name}", wait_until="load")
+        page.goto(f"{base}/{name}?frames", wait_until="load")
         page.wait_for_function(SETTLED, timeout=20_000)
         result.content = page.evaluate(CONTENT)
         for theme in THEMES if layouts else ():

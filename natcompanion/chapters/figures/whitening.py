@@ -28,7 +28,9 @@ from natcompanion.chapters.numbers import whitening as numbers
 from natcompanion.chapters.numbers.whitening.digits import COORDINATES as COORDINATE_NAMES
 from natcompanion.chapters.numbers.whitening.example import METRICS
 from natcompanion.chapters.numbers.whitening.machines import GUIDES, RULES
+from natcompanion.chapters.numbers.whitening.plane import plane, step
 from natcompanion.chapters.numbers.whitening.recipes import GUESSES as GUESS_NAMES
+from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
 COLORS = {
@@ -131,6 +133,12 @@ def describe_fields() -> str:
         f"by {digits(float(angle.median()))} degrees (median) and at most "
         f"{digits(float(angle.max()))}; in phi every arrow points at the goal."
     )
+
+
+def _system(*values: float) -> list[torch.Tensor]:
+    """Return a model, the inverses of its metric, and five starts, for a step of the plane."""
+    M, _, _, inverses, _ = plane(*values)
+    return [M, inverses, torch.tensor([[1.0, -1.0]], dtype=torch.float64).repeat(5, 1)]
 
 
 # ---- Section 1.3
@@ -405,6 +413,13 @@ ANY_FIGURE1 = Drawing(
     ranges={"lr": (1e-3, 2.0, "log"), "eps": (1e-8, 1.0, "log"), "angle": (0.0, 360.0)},
     start={"lr": 0.1, "eps": 1e-4, "angle": 315.0},
     labels={**LABELS, "angle": "angle of the start"},
+)
+PLANE = PageFigure(
+    "whitening.js",
+    {
+        "plane": Traced(plane, [50.0, 0.5, 0.01], [6000.0, 0.2, 1e-6]),
+        "step": Traced(step, [*_system(50.0, 0.5, 0.01), 0.1], [*_system(9.0, 1.0, 0.1), 0.5]),
+    },
 )
 FIELDS = Drawing(draw_fields, describe_fields)
 KINDS = Drawing(

@@ -11,7 +11,8 @@ holds the runtime that replays a program, in plain JavaScript, from disk, with n
   does not agree with the function at inputs other than its example.
 """
 
+from natcompanion.chapters.page._figure import PageFigure, Traced, fill, find
 from natcompanion.chapters.page._program import Program
 from natcompanion.chapters.page._trace import trace
 
-__all__ = ["Program", "trace"]
+__all__ = ["PageFigure", "Program", "Traced", "fill", "find", "trace"]

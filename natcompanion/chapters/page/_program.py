@@ -105,7 +105,7 @@ def _run(graph: GraphModule, inputs: Sequence[torch.Tensor]) -> Iterator[_Event]
         if node.op == "placeholder":
             values[node] = next(given)
         elif node.op == "get_attr":
-            values[node] = getattr(graph, node.target).detach()
+            values[node] = getattr(graph, node.target).detach().clone()
         elif node.op == "output":
             values[node] = used[0][0]
         else:

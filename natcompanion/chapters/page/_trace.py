@@ -53,13 +53,15 @@ def trace(
     >>> one, two = torch.ones(2).double(), torch.tensor([1.0, 3.0]).double()
     >>> program = trace(lambda x, rate: x - rate * x.sum(), [one, 0.5], [two, 0.1])
     >>> program.code
-    [['sum', '0'], ['mul', '1', '2'], ['sub', '0', '3']]
+    [['sum', '0', []], ['mul', '1', '2'], ['sub', '0', '3']]
     """
     inputs, others = ([_tensor(x) for x in given] for given in (example, other))
     tracer = make_fx(lambda *x: _results(function, x), decomposition_table=_decompositions())
     graph = tracer(*inputs)
     program = write(graph, inputs)
-    _agree(graph(*others), _results(function, others))
+    with torch.no_grad():  # a model's parameters may be written to
+        traced = graph(*others)
+    _agree(traced, _results(function, others))
     return program
 
 

@@ -1,0 +1,302 @@
+// What the figures of the book share: elements, controls, points to drag, a clock, a link that carries the state, words
+// for those who listen, and labels that step aside. A figure registers itself with NC.figure(name, draw).
+(() => {
+  "use strict";
+  const NC = (window.NC = window.NC || {});
+  const SVG = "http://www.w3.org/2000/svg";
+  const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const figures = {};
+
+  const fill = (node, attributes, children) => {
+    for (const [key, value] of Object.entries(attributes)) {
+      if (typeof value === "function") node[key] = value;
+      else node.setAttribute(key, value);
+    }
+    node.append(...children);
+    return node;
+  };
+  NC.html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+  NC.svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+  NC.set = (node, attributes) => fill(node, attributes, []);
+  NC.line = (points) => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  NC.dots = (points) => points.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`).join("");
+
+  // Three digits, zeros kept, a true minus.
+  NC.number = (x) => {
+    const size = Math.abs(x);
+    const text = size === 0 ? "0" : size >= 1000 ? x.toFixed(0) : size >= 1e-4 ? x.toPrecision(3) : x.toExponential(0);
+    return text.replace("e-", " × 10^−").replace(/^-/, "−");
+  };
+
+  // A slider with a number field. What changed it may be the slider, the field, or set(). Marks say what a value means.
+  NC.control = ({ label, low, high, log, zero, value, change }) => {
+    const FREE = zero ? 0.04 : 0; // the part of the track that stands for 0
+    const at = (p) => {
+      if (zero && p < FREE) return 0;
+      const q = (p - FREE) / (1 - FREE);
+      return log ? low * (high / low) ** q : low + q * (high - low);
+    };
+    const position = (x) => {
+      if (zero && x < low) return 0;
+      return FREE + (1 - FREE) * (log ? Math.log(x / low) / Math.log(high / low) : (x - low) / (high - low));
+    };
+    const exact = (x) => String(+x.toPrecision(3));
+    const range = NC.html("input", { type: "range", min: 0, max: 1, step: 0.005, "aria-label": label });
+    const field = NC.html("input", { type: "number", step: "any", min: zero ? 0 : low, max: high });
+    field.setAttribute("aria-label", `${label}, as a number`);
+    const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
+    const track = NC.html("span", { class: "nc-track" }, range, marks);
+    const self = {
+      node: NC.html("div", { class: "nc-control" }, NC.html("span", { class: "nc-name" }, label), track, field),
+      set(x) {
+        range.value = position(x);
+        field.value = exact(x);
+        range.setAttribute("aria-valuetext", exact(x));
+      },
+      mark(list) {
+        marks.replaceChildren(
+          ...list
+            .filter(({ value: x }) => x >= (zero ? 0 : low) && x <= high)
+            .map(({ value: x, text, kind }) => {
+              const side = position(x) > 0.5 ? "nc-before" : "nc-after";
+              return NC.html("span", { class: `nc-mark ${side} nc-${kind}`, style: `--at:${position(x)}` }, text);
+            }),
+        );
+      },
+    };
+    const take = (x) => {
+      range.setAttribute("aria-valuetext", exact(x));
+      change(x);
+    };
+    range.oninput = () => {
+      const x = +exact(at(+range.value));
+      field.value = exact(x);
+      take(x);
+    };
+    field.oninput = () => {
+      if (field.value === "" || !field.checkValidity()) return;
+      const x = zero && +field.value < low ? 0 : +field.value;
+      range.value = position(x);
+      take(x);
+    };
+    field.onchange = () => {
+      const x = Math.min(high, Math.max(zero ? 0 : low, +field.value || 0));
+      self.set(x);
+      take(x);
+    };
+    self.set(value);
+    return self;
+  };
+
+  // A point of a drawing that is moved by mouse, finger and arrow keys. Pixels are those of the drawing's viewBox.
+  NC.handle = (drawing, { label, move }) => {
+    const dot = NC.svg("circle", { r: 8, class: "nc-point" });
+    const ring = NC.svg("circle", { r: 14, class: "nc-ring" });
+    const reach = NC.svg("circle", { r: 22, fill: "transparent" });
+    const node = NC.svg("g", {
+      class: "nc-handle", tabindex: 0, role: "button", "aria-roledescription": "point to drag", "aria-label": label,
+    }, reach, ring, dot);
+    drawing.append(node);
+    let place = [0, 0];
+    const pixels = (event) => {
+      const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing.getScreenCTM().inverse());
+      return [point.x, point.y];
+    };
+    let grip = null;
+    node.onpointerdown = (event) => {
+      const [x, y] = pixels(event);
+      grip = [place[0] - x, place[1] - y];
+      node.setPointerCapture(event.pointerId);
+      node.focus({ preventScroll: true });
+      event.preventDefault();
+    };
+    node.onpointermove = (event) => {
+      if (!grip) return;
+      const [x, y] = pixels(event);
+      move(x + grip[0], y + grip[1]);
+    };
+    node.onpointerup = node.onpointercancel = () => (grip = null);
+    const keys = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    node.onkeydown = (event) => {
+      const way = keys[event.key];
+      if (!way) return;
+      event.preventDefault();
+      const far = event.shiftKey ? 1 : 5;
+      move(place[0] + far * way[0], place[1] + far * way[1]);
+    };
+    return {
+      node,
+      put(x, y) {
+        place = [x, y];
+        node.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
+      },
+    };
+  };
+
+  // Play, pause and step through the numbers of steps 0..length; show(n) draws. With reduced motion it jumps.
+  NC.clock = ({ length, hint, show, reset, link }) => {
+    const button = (text, click) => NC.html("button", { type: "button", onclick: click }, text);
+    const count = NC.html("output", { class: "nc-count", "aria-live": "off" });
+    let n = length;
+    let timer = null;
+    const put = (k) => {
+      n = Math.min(length, Math.max(0, k));
+      count.textContent = `step ${n}`;
+      show(n);
+    };
+    const pause = () => {
+      if (timer) cancelAnimationFrame(timer), clearTimeout(timer);
+      timer = null;
+      play.textContent = "Play";
+    };
+    const run = () => {
+      if (n >= length) put(0);
+      play.textContent = "Pause";
+      let [last, exact] = [performance.now(), n];
+      const tick = (now) => {
+        exact += ((now - last) / 1000) * (3 + 0.8 * exact);
+        last = now;
+        put(Math.floor(exact));
+        if (n < length) timer = requestAnimationFrame(tick);
+        else pause();
+      };
+      const jump = () => {
+        put(n < 4 ? n + 1 : 2 * n);
+        if (n < length) timer = setTimeout(jump, 1000);
+        else pause();
+      };
+      timer = still() ? setTimeout(jump, 500) : requestAnimationFrame(tick);
+    };
+    const play = button("Play", () => (timer ? pause() : run()));
+    const forward = button("Step", () => {
+      pause();
+      put(n >= length ? 1 : n + 1);
+    });
+    const back = button("Reset", () => {
+      pause();
+      reset();
+    });
+    const share = button("Copy link", link);
+    return {
+      node: NC.html("div", { class: "nc-clock" }, play, forward, back, share, count,
+        NC.html("span", {}, hint)),
+      put(k) {
+        pause();
+        put(k);
+      },
+      get now() {
+        return n;
+      },
+    };
+  };
+
+  // The state as the end of an address, in letters that an anchor may hold: name_condition50_t0p5_xm1.
+  NC.link = (name, state) => {
+    const text = (x) => String(+x.toPrecision(4)).replace("e-", "em").replace("-", "m").replace(".", "p");
+    return `${name}_${Object.entries(state).map(([key, x]) => `${key}-${text(x)}`).join("_")}`;
+  };
+  NC.linked = (name, state) => {
+    const [first, ...parts] = decodeURIComponent(location.hash.slice(1)).split("_");
+    if (first !== name) return null;
+    const found = { ...state };
+    for (const part of parts) {
+      const [key, text = ""] = part.split("-");
+      const x = Number(text.replace("em", "e-").replace("m", "-").replace("p", "."));
+      if (key in found && Number.isFinite(x)) found[key] = x;
+    }
+    return found;
+  };
+  NC.copy = (hash) => {
+    const address = `${location.href.split("#")[0]}#${hash}`;
+    history.replaceState(null, "", `#${hash}`);
+    return navigator.clipboard ? navigator.clipboard.writeText(address).then(() => true, () => false) : Promise.resolve(false);
+  };
+
+  // A sentence for those who see, at once, and the same for those who listen, when the hand rests.
+  NC.words = () => {
+    const seen = NC.html("p", { class: "nc-words" });
+    const heard = NC.html("p", { class: "nc-heard", role: "status", "aria-live": "polite" });
+    let timer = null;
+    return {
+      nodes: [seen, heard],
+      say(text, quiet) {
+        seen.textContent = text;
+        clearTimeout(timer);
+        if (!quiet) timer = setTimeout(() => (heard.textContent = text), 600);
+      },
+      tell(text) {
+        heard.textContent = text;
+      },
+    };
+  };
+
+  // Places for the names of curves: beside their own curve, off every curve and every other name. A name stays where it
+  // was while it can.
+  const CHARACTER = 7.4;
+  NC.labels = (box, preferred) => {
+    const last = {};
+    const shares = Array.from({ length: 20 }, (_, k) => (k + 0.5) / 20);
+    shares.sort((a, b) => Math.abs(a - preferred) - Math.abs(b - preferred));
+    const dense = (points) => {
+      const all = [];
+      points.forEach(([x, y], k) => {
+        const [u, v] = points[k - 1] || [x, y];
+        const n = Math.min(200, Math.ceil(Math.hypot(x - u, y - v) / 5)) || 1;
+        for (let i = 1; i <= n; i++) all.push([u + ((x - u) * i) / n, v + ((y - v) * i) / n]);
+      });
+      return all.filter(([x, y]) => x > box[0] - 9 && x < box[2] + 9 && y > box[1] - 9 && y < box[3] + 9);
+    };
+    return (curves, obstacles = []) => {
+      const lines = curves.map(({ points }) => dense(points));
+      const taken = obstacles.slice();
+      return curves.map(({ name, text }, c) => {
+        const wide = text.length * CHARACTER;
+        const own = lines[c];
+        const rectangle = (k, side) => {
+          const [x, y] = own[k];
+          const left = [x + 8, x - 8 - wide, x - wide / 2, x - wide / 2][side];
+          const top = [y - 8, y - 8, y - 24, y + 8][side];
+          return [left, top, left + wide, top + 15];
+        };
+        const cost = ([a, b, d, e]) => {
+          if (a < box[0] || b < box[1] || d > box[2] || e > box[3]) return 1e6;
+          let sum = 0;
+          for (const [p, q, r, s] of taken) if (a < r && d > p && b < s && e > q) sum += 1000;
+          for (const line of lines) for (const [x, y] of line) if (x > a - 3 && x < d + 3 && y > b - 2 && y < e + 2) sum += 1;
+          return sum;
+        };
+        let best = { cost: Infinity };
+        const attempt = (share, side) => {
+          const k = Math.round(share * (own.length - 1));
+          const spot = rectangle(k, side);
+          const price = cost(spot);
+          if (price < best.cost) best = { cost: price, spot, share, side };
+          return price === 0;
+        };
+        if (!own.length || !text) return null;
+        let found = last[name] && attempt(...last[name]);
+        for (const share of shares) for (let side = 0; side < 4 && !found; side++) found = attempt(share, side);
+        if (best.cost > 40) return null;
+        last[name] = [best.share, best.side];
+        taken.push(best.spot);
+        return [best.spot[0], best.spot[1] + 12];
+      });
+    };
+  };
+
+  NC.figure = (name, draw) => (figures[name] = draw);
+
+  // Without this, or if a figure fails, the page shows the pictures that were drawn before; so it does with ?frames.
+  document.addEventListener("DOMContentLoaded", () => {
+    if (/[?&]frames\b/.test(location.search)) return;
+    for (const root of document.querySelectorAll(".nc-figure")) {
+      const programs = JSON.parse(root.querySelector("script").textContent);
+      const loaded = Object.fromEntries(Object.entries(programs).map(([key, program]) => [key, NC.load(program)]));
+      figures[root.dataset.figure](root, loaded);
+      root.classList.add("nc-ready");
+      // The pictures that it replaces on a screen are the first output after it.
+      const after = (cell) => root.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
+      [...document.querySelectorAll(".cell:has(.cell_output)")].find(after)?.classList.add("nc-pictures");
+    }
+  });
+})();

@@ -1,0 +1,363 @@
+"""The figures that compute in the page: equal to the library, moved by hand, light, and in place of
+pictures that are there without them.
+"""
+
+import gzip
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+import torch
+from test_page_engine import PARITY, largest_difference
+from visit import Visit, watch
+
+from natcompanion.chapters import figures
+from natcompanion.chapters.numbers.whitening import plane as whitening
+from natcompanion.chapters.page import PageFigure, fill, find
+
+pytestmark = pytest.mark.browser
+
+STATIC = Path(__file__).resolve().parents[2] / "book" / "_static" / "page"
+COMMON = ("runtime.js", "figure.js", "figure.css")
+NAMES = [
+    f"{module.name}.{key}"
+    for module in pkgutil.iter_modules(figures.__path__)
+    for key, value in vars(importlib.import_module(f"{figures.__name__}.{module.name}")).items()
+    if isinstance(value, PageFigure)
+]
+LAYOUTS = [(width, theme) for width in (1280, 390) for theme in ("light", "dark")]
+SIZES = """() => {
+  const nodes = [...document.querySelectorAll('.nc-figure :is(button, input, .nc-handle)')];
+  return nodes.map(node => {
+    const {width, height} = node.getBoundingClientRect();
+    return [node.textContent || node.getAttribute('aria-label'), Math.min(width, height)];
+  });
+}"""
+TEXTS = """() => [...document.querySelectorAll('.nc-figure svg text')]
+  .filter(node => node.textContent && getComputedStyle(node).visibility === 'visible')
+  .map(node => {
+    const {left, right} = node.getBoundingClientRect();
+    const scale = node.ownerSVGElement.getScreenCTM().a;
+    return [node.textContent, left, right, scale * parseFloat(getComputedStyle(node).fontSize)];
+  })"""
+MOVED = """() => {
+  const n = +document.querySelector('.nc-count').textContent.split(' ')[1];
+  return n > 1 && n < 400;
+}"""
+STATE = "() => ({...document.querySelector('.nc-figure').nc.state})"
+
+
+def document(name: str) -> str:
+    """Return a page of its own with one figure, and a cell with a picture after it."""
+    place = f'<div class="nc-figure" data-figure="{name}"></div>'
+    setup, pictures = '<div class="cell">code</div>', '<div class="cell_output">pictures</div>'
+    body, scripts = fill(f'{place}{setup}<div class="cell">{pictures}</div>')
+    tags = "".join(f'<script src="{(STATIC / script).as_uri()}"></script>' for script in scripts)
+    style = f'<link rel="stylesheet" href="{(STATIC / "figure.css").as_uri()}">'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>x</title>'
+    )
+    return f'<!doctype html><html lang="en">{head}{style}{tags}<main>{body}</main>'
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, str]:
+    """Return the address of a page on disk for each figure."""
+    folder = tmp_path_factory.mktemp("figures")
+    for name in NAMES:
+        (folder / f"{name}.html").write_text(document(name))
+    return {name: (folder / f"{name}.html").as_uri() for name in NAMES}
+
+
+@pytest.fixture
+def open_page(browser, files):
+    """Function ``open_page(name, hash="", **context)``: a page with a figure; errors fail."""
+    contexts, seen = [], Visit("figure")
+
+    def opened(name: str, ending: str = "", **options):
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        watch(page, seen, "file://")
+        page.goto(files[name] + ending)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert seen.errors == seen.outside == seen.failed == []
+
+
+def between(generator: torch.Generator, low: float, high: float) -> float:
+    """Return a random number, evenly on a logarithmic scale."""
+    return low * (high / low) ** float(torch.rand(1, generator=generator))
+
+
+def whitening_inputs(seed: int) -> dict[str, list]:
+    """Return inputs of the programs of the whitening figure, at which every rule contracts."""
+    generator = torch.Generator().manual_seed(seed)
+    setting = [between(generator, 1.2, 9000), float(torch.rand(1, generator=generator))]
+    setting.append(between(generator, 1e-6, 1))
+    M, _, _, inverses, limits = whitening.plane(*setting)
+    theta = 2.8 * torch.rand(5, 2, generator=generator, dtype=torch.float64) - 1.4
+    rate = float(limits.min()) * between(generator, 0.01, 0.95)
+    return {"plane": setting, "step": [M, inverses, theta, rate]}
+
+
+INPUTS = {"whitening.PLANE": whitening_inputs}
+"""For each figure, random inputs of each of its programs."""
+
+
+def test_every_figure_has_inputs_to_be_tried_with():
+    assert INPUTS.keys() == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_and_library_agree_at_random_inputs(open_page, name):
+    page = open_page(name)
+    for seed in range(20):
+        inputs = INPUTS[name](seed)
+        for key, traced in find(name).programs.items():
+            difference = largest_difference(page, traced.program, traced.function, inputs[key])
+            assert difference < PARITY, (key, seed)
+
+
+def test_fifty_steps_of_every_rule_are_those_of_the_model(open_page):
+    page = open_page("whitening.PLANE")
+    walk = """([program, M, inverses, theta, rate]) => {
+      const step = NC.load(JSON.parse(program));
+      for (let k = 0; k < 50; k++) [theta] = step(M, inverses, theta, rate);
+      return [...theta];
+    }"""
+    program = find("whitening.PLANE").programs["step"].program.json()
+    for seed in range(5):
+        M, inverses, theta, rate = whitening_inputs(seed)["step"]
+        given = [tensor.flatten().tolist() for tensor in (M, inverses, theta)]
+        ours = torch.tensor(page.evaluate(walk, [program, *given, rate]), dtype=torch.float64)
+        ours = ours.reshape(5, 2)
+        model, goal = whitening.LinearGaussian(M), torch.zeros(2, dtype=torch.float64)
+        for row in range(5):
+            options = {"lr": rate, "steps": 50, "inverse_metric": inverses[row]}
+            end = model.path(theta[row], goal, **options)[-1]
+            assert float((ours[row] - end).abs().max()) < PARITY
+
+
+def test_the_start_is_dragged_and_the_paths_are_those_of_the_library(open_page):
+    page = open_page("whitening.PLANE", "#whitening_t-0p5_condition-20_rate-0p2_eps-0p1")
+    before = page.evaluate(STATE)
+    assert [before[key] for key in ("t", "condition", "rate", "eps")] == [0.5, 20, 0.2, 0.1]
+    box = page.locator(".nc-handle .nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 30, y - 20)
+    page.mouse.up()
+    state = page.evaluate(STATE)
+    assert state["x"] < before["x"] - 0.1
+    assert state["y"] != before["y"]
+    moved = page.locator(".nc-handle .nc-point").bounding_box()
+    assert abs(moved["x"] - box["x"] + 30) < 1.5
+    assert abs(moved["y"] - box["y"] + 20) < 1.5
+    paths = page.evaluate("() => document.querySelector('.nc-figure').nc.paths")
+    M, _, _, inverses, _ = whitening.plane(20.0, 0.5, 0.1)
+    model, goal = whitening.LinearGaussian(M), torch.zeros(2, dtype=torch.float64)
+    start = torch.tensor([state["x"], state["y"]], dtype=torch.float64)
+    for path, inverse in zip(paths, inverses, strict=True):
+        wanted = model.path(start, goal, lr=0.2, steps=50, inverse_metric=inverse)
+        assert float((torch.tensor(path[:51], dtype=torch.float64) - wanted).abs().max()) < PARITY
+
+
+def test_a_finger_drags_the_start(open_page):
+    page = open_page("whitening.PLANE", has_touch=True)
+    box = page.locator(".nc-handle .nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    touch = page.context.new_cdp_session(page)
+    for kind, points in (
+        ("touchStart", [{"x": x, "y": y}]),
+        ("touchMove", [{"x": x - 40, "y": y - 40}]),
+        ("touchEnd", []),
+    ):
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.x < 0.8")
+
+
+def test_arrow_keys_move_the_start_and_the_change_is_said(open_page):
+    page = open_page("whitening.PLANE")
+    page.locator(".nc-handle").focus()
+    for key in ("ArrowLeft", "ArrowUp", "ArrowUp", "Shift+ArrowRight"):
+        page.keyboard.press(key)
+    state = page.evaluate(STATE)
+    assert state["x"] == pytest.approx(1 - 4 / 108)
+    assert state["y"] == pytest.approx(-1 + 10 / 108)
+    assert page.locator(".nc-heard").text_content() == ""
+    page.wait_for_function("() => document.querySelector('.nc-heard').textContent !== ''")
+    said = page.locator(".nc-heard").text_content()
+    assert said == page.locator(".nc-words").text_content()
+    assert said.startswith("From (0.963, −0.907) to a divergence of 0.001 nats. Steepest descent: ")
+
+
+def test_controls_say_what_they_do(open_page):
+    page = open_page("whitening.PLANE")
+    words = page.locator(".nc-words")
+    assert "Steepest descent: 127 steps; natural gradient: 40 steps. " in words.text_content()
+    field = page.get_by_label("step size, as a number")
+    field.fill("0.23")
+    assert "Steepest descent: diverges; natural gradient: 16 steps. " in words.text_content()
+    slider = page.get_by_label("step size", exact=True)
+    assert slider.get_attribute("aria-valuetext") == "0.23"
+    slider.press("ArrowLeft")
+    assert 0.2 < float(field.input_value()) < 0.23
+    page.get_by_label("whitened, t", exact=True).press("End")
+    assert page.evaluate(STATE)["t"] == 1
+    kls = page.evaluate("() => document.querySelector('.nc-figure').nc.kls")
+    assert kls[1] == pytest.approx(kls[2], rel=1e-9, abs=1e-15)
+    assert page.locator(".nc-title").first.text_content() == "Natural parameters φ = G½ θ"
+    field.fill("100")
+    field.blur()
+    assert field.input_value() == "3"
+    page.get_by_role("button", name="Reset").click()
+    state = page.evaluate(STATE)
+    assert state == {"t": 0, "condition": 50, "rate": 0.1, "eps": 0, "x": 1, "y": -1}
+    assert field.input_value() == "0.1"
+
+
+def test_a_step_size_at_the_limit_that_is_marked_decides_about_divergence(open_page):
+    page = open_page("whitening.PLANE")
+    limit = float(whitening.plane(50.0, 0.0, 0.01)[-1][0])
+    kls = "() => document.querySelector('.nc-figure').nc.kls[0]"
+    for rate, grows in ((0.99 * limit, False), (1.01 * limit, True)):
+        page.get_by_label("step size, as a number").fill(str(rate))
+        values = page.evaluate(kls)
+        assert (values[-1] > values[0]) == grows
+
+
+def test_a_link_carries_the_state(open_page):
+    link = "#whitening_t-0p25_condition-6890_rate-1p5"
+    page = open_page("whitening.PLANE", link + "_eps-1em06_x-m0p5_y-1p25")
+    state = page.evaluate(STATE)
+    assert state == {
+        "t": 0.25,
+        "condition": 6890,
+        "rate": 1.5,
+        "eps": 1e-6,
+        "x": -0.5,
+        "y": 1.25,
+    }
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("() => document.querySelector('.nc-heard').textContent !== ''")
+    address = page.evaluate("() => location.hash")
+    again = open_page("whitening.PLANE", address)
+    assert again.evaluate(STATE) == state
+
+
+def steps(page) -> int:
+    return int(page.locator(".nc-count").text_content().split()[1])
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_clock_plays_stops_and_steps(open_page, motion):
+    page = open_page("whitening.PLANE", reduced_motion=motion)
+    assert steps(page) == 400
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function(MOVED)
+    page.get_by_role("button", name="Pause").click()
+    stopped = steps(page)
+    assert 1 < stopped < 400
+    page.wait_for_timeout(100)
+    assert steps(page) == stopped
+    page.get_by_role("button", name="Step").click()
+    assert steps(page) == stopped + 1
+    dots = page.evaluate("() => document.querySelector('.nc-dots.nc-natural').getAttribute('d')")
+    assert dots.count("M") == min(stopped + 2, 41)
+
+
+def test_an_operation_that_is_wrong_shows_in_the_paths(open_page):
+    page = open_page("whitening.PLANE")
+    spoil = """name => {
+      const {nc} = document.querySelector('.nc-figure');
+      const sound = NC.ops[name];
+      NC.ops[name] = (...given) => NC.ops.mul(sound(...given), 1.001);
+      const programs = JSON.parse(document.querySelector('.nc-figure script').textContent);
+      const {state} = nc, {plane, step} = programs;
+      const [M, , , inverses] = NC.load(plane)(state.condition, state.t, 0.01);
+      const theta = [1, -1, 1, -1, 1, -1, 1, -1, 1, -1];
+      const wrong = NC.load(step)(M, inverses, theta, state.rate)[0];
+      return Math.max(...wrong.map((x, k) => Math.abs(x - nc.paths[k >> 1][1][k % 2])));
+    }"""
+    for name in ("mm", "bmm"):
+        assert page.evaluate(spoil, name) > 1e-6
+
+
+def test_a_drag_is_answered_within_a_twentieth_of_a_second(open_page):
+    page = open_page("whitening.PLANE", "#whitening_t-0p5_eps-0p01")
+    times = page.evaluate(
+        """() => Array.from({length: 20}, (_, k) => {
+          const {state, refresh} = document.querySelector('.nc-figure').nc;
+          const walk = document.querySelector('.nc-line.nc-natural');
+          const before = walk.getAttribute('d');
+          const began = performance.now();
+          state.x = 1 - 0.02 * k - 0.01;
+          refresh();
+          if (walk.getAttribute('d') === before) throw Error('nothing moved');
+          return performance.now() - began;
+        })"""
+    )
+    assert min(times) < 50
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("width", "theme"), LAYOUTS)
+def test_a_figure_fits_and_can_be_hit_and_read(open_page, name, width, theme):
+    page = open_page(name, color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate(f"document.documentElement.dataset.theme = {theme!r}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert {label: size for label, size in page.evaluate(SIZES) if size < 24} == {}
+    for text, left, right, height in page.evaluate(TEXTS):
+        assert 0 <= left < right <= width, text
+        assert height >= 12, text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_stand_where_a_figure_cannot(open_page, name):
+    page = open_page(name)
+    figure, pictures = page.locator(".nc-figure"), page.locator(".cell_output")
+    assert figure.is_visible()
+    assert page.get_by_text("code").is_visible()
+    assert not pictures.is_visible()
+    page.emulate_media(media="print")
+    assert not figure.is_visible()
+    assert pictures.is_visible()
+    for other in (open_page(name, "?frames"), open_page(name, java_script_enabled=False)):
+        assert not other.locator(".nc-figure").is_visible()
+        assert other.locator(".cell_output").is_visible()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_are_light(name):
+    def weight(*texts: bytes) -> int:
+        return sum(len(gzip.compress(text)) for text in texts)
+
+    assert weight(*((STATIC / file).read_bytes() for file in COMMON)) < 60_000
+    figure = find(name)
+    assert weight((STATIC / figure.script).read_bytes(), figure.markup(name).encode()) < 40_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("width", "theme"), LAYOUTS)
+def test_a_chapter_opens_with_its_figure(browser, site, name, width, theme):
+    seen = Visit(name)
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+    watch(page, seen, site.as_uri())
+    page.goto((site / "book" / f"{name.split('.')[0]}.html").as_uri())
+    figure = page.locator(".nc-figure")
+    figure.wait_for(state="visible")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if width == 1280:
+        box = figure.bounding_box()
+        assert box["y"] + box["height"] <= 900
+    pictures = page.locator(".nc-pictures")
+    assert pictures.locator(".nc-explore").count() == 1
+    assert not pictures.is_visible()
+    assert seen.errors == seen.outside == seen.failed == []
+    page.close()

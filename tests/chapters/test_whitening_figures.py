@@ -44,7 +44,7 @@ def test_every_metric_has_its_own_curve():
     for name, text in figures.METRICS.items():
         band = numbers.curves(name, "pm1", "cd")
         assert found[text][:, 1].tolist() == [at.mean for at in band], name
-    assert "Eq. 33 1.54 (" in figures.BOLTZMANN.describe("-1 and +1", "contrastive divergence")
+    assert "Eq. 33 1.60 (" in figures.BOLTZMANN.describe("-1 and +1", "contrastive divergence")
 
 
 def test_gains_are_drawn_under_their_names():

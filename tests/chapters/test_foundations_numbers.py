@@ -132,6 +132,100 @@ def test_the_table_of_parametrizations_shows_what_it_is_given():
     assert table.rows[0] == ["0.1", "0.200", "0.100"] and len(table.rows) == 3
 
 
+def test_the_jacobian_by_its_formula():
+    assert numbers.jacobian().numpy() == pytest.approx(jacobian(*HERE))
+
+
+def test_what_the_matrix_takes():
+    rows = numbers.price_table().rows
+    assert rows[0] == ["2", "4", "16 bytes", "less than 1 ms"]
+    assert rows[2] == ["100,000", "10¹⁰", "40 GB", "5.6 minutes"]
+    assert rows[3][2:] == ["400 TB", "11 years"]
+
+
+def test_damping_brings_the_dependence_on_coordinates_back():
+    B = np.diag([HERE[0], 10.0])
+    one = np.linalg.solve(fisher(*HERE) + 0.1 * np.eye(2), GRADIENT)
+    other = np.linalg.solve(fisher(*HERE) + 0.1 * np.linalg.inv(B @ B.T), GRADIENT)
+    gap = np.linalg.norm(one - other) / np.linalg.norm(one)
+    assert numbers.damped_apart(0.1) == pytest.approx(gap)
+    assert numbers.damped_apart(0.0) < 1e-12
+    limit = np.linalg.norm(GRADIENT - B @ B.T @ GRADIENT) / np.linalg.norm(GRADIENT)
+    assert numbers.damped_apart(1e9) == pytest.approx(limit, rel=1e-6)
+
+
+def test_the_loss_above_its_minimum_is_the_divergence_from_the_teacher():
+    for place in ((2.0, 1.0), (0.7, 2.0), (1.5, 3.0)):
+        loss, gradient, F = numbers.look(*place)
+        assert loss == pytest.approx(kl(numbers.TEACHER, place), abs=1e-12)
+        assert pytest.approx(fisher(*place)) == F
+        for k in range(2):
+            delta = 1e-6 * np.eye(2)[k]
+            ends = [numbers.look(*(place + sign * delta))[0] for sign in (1, -1)]
+            assert gradient[k] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-8)
+
+
+def test_damping_bounds_the_step_where_the_metric_is_singular():
+    for w in (0.1, 0.01):
+        assert 9 < numbers.damped_length(w / 10, 0.0) / numbers.damped_length(w, 0.0) < 11
+    _, gradient, _ = numbers.look(HERE[0], 0.01)
+    assert numbers.damped_length(0.01, 0.01) < np.linalg.norm(gradient) / 0.01
+    assert numbers.damped_length(0.001, 0.01) == pytest.approx(
+        numbers.damped_length(0.01, 0.01), rel=0.01
+    )
+
+
+def coordinates(v, w):
+    return np.array([np.log(v), w / 10])
+
+
+@pytest.mark.parametrize("rule", ["gradient", "natural"])
+def test_one_step_of_each_rule_in_both_coordinates(rule):
+    v, w = numbers.START
+    _, g, F = numbers.look(v, w)
+    B = np.diag([v, 10.0])
+    natural = rule == "natural"
+    step = np.linalg.solve(F, g) if natural else g
+    assert numbers.walk(rule, 0.1, 1)[0][1] == pytest.approx(np.array([v, w]) - 0.1 * step)
+    step = np.linalg.solve(B @ F @ B, B @ g) if natural else B @ g
+    end = numbers.walk(f"{rule}, other", 0.1, 1)[0][1]
+    assert coordinates(*end) == pytest.approx(coordinates(v, w) - 0.1 * step)
+
+
+def test_a_unit_of_w_scales_its_part_of_the_gradient_by_the_square():
+    v, w = numbers.START
+    _, g, _ = numbers.look(v, w)
+    b = w / 3 - 0.1 * 3 * g[1]
+    assert numbers.walk("gradient", 0.1, 1, 1, 3.0)[0][1] == pytest.approx([v - 0.1 * g[0], 3 * b])
+
+
+def test_a_stale_matrix_is_that_of_the_last_renewal():
+    fresh, stale = (numbers.walk("natural", 0.1, 3, period)[0] for period in (1, 2))
+    assert (fresh[:2] == stale[:2]).all()
+    old, (_, g, _) = numbers.look(*stale[0])[2], numbers.look(*stale[1])
+    assert stale[2] == pytest.approx(stale[1] - 0.1 * np.linalg.solve(old, g))
+    _, g, F = numbers.look(*stale[2])
+    assert stale[3] == pytest.approx(stale[2] - 0.1 * np.linalg.solve(F, g))
+
+
+def test_only_the_natural_paths_agree():
+    assert numbers.paths_apart("natural") < 1e-3
+    assert numbers.paths_apart("gradient") > 0.05
+    for rule in numbers.FINE:
+        assert numbers.look(*numbers.path(rule)[-1])[0] < numbers.CLOSE
+
+
+def test_arrivals():
+    losses = numbers.walk("natural", 0.3, 1000)[1]
+    assert numbers.arrival("natural", 0.3) == len(losses) - 1
+    assert losses[-1] < numbers.CLOSE <= losses[-2]
+    assert numbers.arrival("gradient", 100.0) is None
+    assert numbers.fewest("natural") == min(
+        steps for rate in numbers.RATES if (steps := numbers.arrival("natural", rate))
+    )
+    assert numbers.fewest("gradient", 30.0) > 10 * numbers.fewest("gradient", 3.0)
+
+
 def test_six_matrices_by_their_formulas():
     six = numbers.six_matrices(10, "drawn from a teacher", 2.0)
     J, y = jacobian(*HERE), probability(*HERE)

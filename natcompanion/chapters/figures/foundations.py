@@ -16,6 +16,7 @@ from natcompanion.chapters.figures.style import (
     VERMILLION,
     figure,
     label,
+    legend_below,
 )
 from natcompanion.chapters.numbers import foundations as numbers
 from natcompanion.chapters.show import digits
@@ -141,6 +142,127 @@ def describe_directions() -> str:
     )
 
 
+PATHS = {
+    "gradient": ("gradient, (v, w)", ORANGE, "-", 2.5),
+    "gradient, other": ("gradient, (a, b)", VERMILLION, "--", 2.5),
+    "natural": ("natural gradient, (v, w)", BLUE, "-", 5.0),
+    "natural, other": ("natural gradient, (a, b)", BLACK, ":", 2.5),
+}
+
+
+def draw_paths() -> Figure:
+    """Paths of small steps of two rules, each in two coordinates, over the loss."""
+    drawing, (plane,) = figure(4.6)
+    v, w = np.meshgrid(np.linspace(1.2, 2.4, 60), np.linspace(0.9, 3.2, 60))
+    loss = np.vectorize(lambda *at: numbers.look(*at)[0])(v, w)
+    plane.contour(
+        v, w, loss, [0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.12], colors="0.8", linewidths=1
+    )
+    for name, (text, color, line, width) in PATHS.items():
+        plane.plot(*numbers.path(name).T, line, color=color, linewidth=width, label=text)
+    plane.plot(*numbers.START, "o", color=BLACK, markersize=8)
+    plane.plot(*numbers.TEACHER, "*", color=BLACK, markersize=12)
+    plane.annotate("start", numbers.START, (8, -2), textcoords="offset points", fontsize=11)
+    plane.annotate(
+        "lowest loss", numbers.TEACHER, (-4, 10), textcoords="offset points", fontsize=11
+    )
+    label(plane, "Two rules, each in two coordinates", "v", "w")
+    legend_below(drawing, plane)
+    return drawing
+
+
+def describe_paths() -> str:
+    """How far the paths in the two coordinates are apart."""
+    return (
+        "From the start at v = 2, w = 1 to the lowest loss, the path of the gradient in the other "
+        f"coordinates strays by {digits(numbers.paths_apart('gradient'))} from its path in (v, w); "
+        f"the path of the natural gradient by {digits(numbers.paths_apart('natural'))}."
+    )
+
+
+LAMBDAS = {
+    0.0: (BLUE, "-", "no damping"),
+    0.001: (GREEN, "--", "λ = 0.001"),
+    0.01: (PURPLE, ":", "λ = 0.01"),
+}
+
+
+def draw_damping() -> Figure:
+    """The length of the damped step where F becomes singular, and how far damped steps in two
+    coordinates end apart.
+    """
+    drawing, (near, apart) = figure(5.6, rows=2)
+    w = np.geomspace(0.003, 2, 60)
+    for lam, (color, line, text) in LAMBDAS.items():
+        lengths = [numbers.damped_length(at, lam) for at in w]
+        near.loglog(w, lengths, line, color=color, linewidth=2.5, label=text)
+    label(near, "Length of the step (v = 0.7)", "weight w", legend="upper right")
+    lams = np.geomspace(1e-4, 1e4, 80)
+    apart.loglog(lams, [numbers.damped_apart(lam) for lam in lams], color=BLUE, linewidth=2.5)
+    apart.axhline(numbers.apart(0.001, False), color=ORANGE, linestyle="--", linewidth=2)
+    apart.text(1.5e-4, 1.25 * numbers.apart(0.001, False), "gradient", color="0.2", fontsize=11)
+    apart.set_ylim(3e-3, 120)
+    label(apart, "Two coordinates end apart (steps)", "damping λ")
+    return drawing
+
+
+def describe_damping() -> str:
+    """What damping does to the length of a step and to its invariance."""
+    lengths = [digits(numbers.damped_length(0.01, lam)) for lam in LAMBDAS]
+    return (
+        f"At w = 0.01 the undamped step has the length {lengths[0]}; with λ = 0.001 it is "
+        f"{lengths[1]}, with λ = 0.01 {lengths[2]}. At the model at work, steps in two coordinates "
+        f"end {digits(numbers.damped_apart(0.001))} steps apart with λ = 0.001 and "
+        f"{digits(numbers.damped_apart(1.0))} with λ = 1."
+    )
+
+
+def draw_stale() -> Figure:
+    """The loss along natural gradient steps whose matrix is renewed every T steps."""
+    drawing, (panel,) = figure(3.6)
+    for period, color, line in zip(
+        numbers.PERIODS, (BLUE, GREEN, PURPLE, VERMILLION), ("-", "--", "-.", ":"), strict=True
+    ):
+        losses = numbers.walk("natural", numbers.STALE_RATE, 30, period)[1]
+        panel.semilogy(losses, line, color=color, linewidth=2.5, label=f"T = {period}")
+    panel.axhline(numbers.CLOSE, color="0.7", linewidth=1)
+    label(panel, "Loss above its minimum (nats)", "steps", legend="upper right")
+    return drawing
+
+
+def describe_stale() -> str:
+    """How many steps each period takes."""
+    paths = {T: numbers.walk("natural", numbers.STALE_RATE, 30, T)[1] for T in numbers.PERIODS}
+    said = ", ".join(
+        f"T = {T} " + (f"in {len(losses) - 1}" if losses[-1] < numbers.CLOSE else "not in 30")
+        for T, losses in paths.items()
+    )
+    return f"Steps of size {numbers.STALE_RATE:g} come within 0.001 nats of the minimum: {said}."
+
+
+def draw_stretched() -> Figure:
+    """The fewest steps of two rules against the unit of one parameter."""
+    drawing, (panel,) = figure(3.4)
+    for rule, color, marker, text in (
+        ("gradient", ORANGE, "o", "gradient, best step size"),
+        ("natural", BLUE, "s", "natural gradient"),
+    ):
+        steps = [numbers.fewest(rule, s if rule == "gradient" else 1.0) for s in numbers.STRETCHES]
+        panel.loglog(numbers.STRETCHES, steps, "-", marker=marker, color=color, label=text)
+    panel.set_ylim(1, 1000)
+    label(panel, "Steps to come within 0.001 nats", "unit of w (w = s b): s", legend="upper left")
+    return drawing
+
+
+def describe_stretched() -> str:
+    """The steps of both rules at each unit."""
+    steps = ", ".join(f"{numbers.fewest('gradient', s)} at s = {s:g}" for s in numbers.STRETCHES)
+    return (
+        f"With the best step size of a grid the gradient needs {steps} steps; the natural gradient "
+        f"needs {numbers.fewest('natural')} at every s."
+    )
+
+
 START = {"samples": 10, "targets": "drawn from a teacher", "w": 2.0}
 LABELS = {"samples": "labels per input (Monte Carlo)", "targets": "targets", "w": "weight w"}
 TARGETS = ["drawn from the model", "drawn from a teacher", "the likelier class"]
@@ -160,3 +282,7 @@ ANY_SIX = Drawing(
     labels=LABELS,
 )
 DIRECTIONS = Drawing(draw_directions, describe_directions)
+PATHS_APART = Drawing(draw_paths, describe_paths)
+DAMPING = Drawing(draw_damping, describe_damping)
+STALE = Drawing(draw_stale, describe_stale)
+STRETCHED = Drawing(draw_stretched, describe_stretched)

@@ -17,8 +17,14 @@ from natcompanion.likelihoods import Bernoulli
 
 TEACHER = (1.5, 3.0)
 HERE = (0.7, 2.0)
+START = (2.0, 1.0)
 LIKELIHOOD = Bernoulli()
 COUNTS = (1, 10, 100)
+PERIODS = (1, 3, 10, 30)
+STRETCHES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+RATES = tuple(10 ** (power / 2) for power in range(-4, 6))
+STALE_RATE = 0.5
+CLOSE = 1e-3
 
 
 def tiny(v: float, w: float) -> nn.Sequential:
@@ -48,6 +54,13 @@ def make_targets(kind: str, model: nn.Module, x: torch.Tensor, seed: int = 1) ->
 def exact() -> torch.Tensor:
     """Return the Fisher matrix of the model at work."""
     return metrics.fisher(tiny(*HERE), inputs(), LIKELIHOOD)
+
+
+def jacobian(v: float = HERE[0], w: float = HERE[1]) -> torch.Tensor:
+    """Return the derivative of the output by v and w at every input; (n, 2)."""
+    x = inputs()[:, 0]
+    bent = torch.tanh(v * x)
+    return torch.stack([w * x * (1 - bent**2), bent], dim=1)
 
 
 def difference(matrix: torch.Tensor, other: torch.Tensor) -> float:
@@ -192,6 +205,139 @@ def apart_table(plain: Callable[[float], float], natural: Callable[[float], floa
         [[f"{rate:g}", plain(rate), natural(rate)] for rate in (0.1, 0.01, 0.001)],
         "How far apart the two parametrizations end after one step, as a multiple of the step.",
     )
+
+
+# ---- the price
+
+
+def price_table() -> Table:
+    """Return what the matrix takes: its numbers, its memory, the time of one factorization."""
+    rows = []
+    for count, text in ((2, "2"), (10**3, "1,000"), (10**5, "100,000"), (10**7, "10,000,000")):
+        rows.append([text, _size(count**2), _memory(4 * count**2), _time(count**3 / 3e12)])
+    return Table(
+        ["parameters P", "numbers in F", "memory", "one factorization"],
+        rows,
+        "What the exact matrix takes: P² numbers of 4 bytes, and P³/3 multiplications to factor "
+        "it, at 10¹² a second.",
+    )
+
+
+def _size(count: int) -> str:
+    power = len(str(count)) - 1
+    return str(count) if count < 1000 else "10" + str(power).translate(_RAISED)
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _memory(size: float) -> str:
+    return _scaled(size, {"bytes": 1, "MB": 1e6, "GB": 1e9, "TB": 1e12})
+
+
+def _time(seconds: float) -> str:
+    units = {"less than 1 ms": 0.0, "ms": 1e-3, "s": 1, "minutes": 60, "years": 3.156e7}
+    return "less than 1 ms" if seconds < 1e-3 else _scaled(seconds, units)
+
+
+def _scaled(value: float, units: Mapping[str, float]) -> str:
+    """Return a value to two digits in the largest unit that it fills."""
+    name = [unit for unit, size in units.items() if value >= size][-1]
+    return f"{float(f'{value / units[name]:.2g}'):g} {name}"
+
+
+def damped_apart(lam: float) -> float:
+    """Return how far apart damped natural gradient steps in (v, w) and in (a, b) end, as a
+    multiple of the first, in the limit of small steps.
+    """
+    B = torch.diag(torch.tensor([HERE[0], 10.0], dtype=torch.float64))
+    eye, gradient = torch.eye(2, dtype=torch.float64), gradients()[0]
+    one = torch.linalg.solve(exact() + lam * eye, gradient)
+    other = B @ torch.linalg.solve(B.mT @ exact() @ B + lam * eye, B.mT @ gradient)
+    return float((one - other).norm() / one.norm())
+
+
+def look(v: float, w: float) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the loss above its minimum, its gradient (2,) and the Fisher matrix (2, 2) at (v, w);
+    the targets are the probabilities of the teacher, as if every input had countless labels.
+    """
+    x = inputs().numpy()[:, 0]
+    t = 1 / (1 + np.exp(-TEACHER[1] * np.tanh(TEACHER[0] * x)))
+    bent = np.tanh(v * x)
+    r, y = w * bent, 0.5 * (1 + np.tanh(w * bent / 2))
+    J = np.stack([w * x * (1 - bent**2), bent], axis=1)
+    lowest = np.mean(-t * np.log(t) - (1 - t) * np.log(1 - t))
+    loss = np.mean(np.logaddexp(0, r) - t * r) - lowest
+    return float(loss), (y - t) @ J / len(x), (J.T * (y * (1 - y))) @ J / len(x)
+
+
+def damped_length(w: float, lam: float) -> float:
+    """Return the length of the natural gradient at (0.7, w), damped by lam."""
+    _, gradient, F = look(HERE[0], w)
+    return float(np.linalg.norm(np.linalg.solve(F + lam * np.eye(2), gradient)))
+
+
+@cache
+def walk(
+    rule: str, rate: float, steps: int, period: int = 1, stretch: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places (k, 2) on a path from START and the loss above its minimum at each.
+
+    The path ends after so many steps, or where the loss is close to its minimum, has gone up
+    tenfold, or where there is no step to take. Rules: the "gradient" in the coordinates (v, b),
+    w = stretch b; the "natural" gradient, whose matrix is renewed every ``period`` steps; either of
+    them in the coordinates v = exp a, w = 10 b, as "gradient, other" or "natural, other".
+    """
+    place, places, losses, F = np.array(START), [], [], np.eye(2)
+    for k in range(steps + 1):
+        loss, gradient, fresh = look(*place)
+        places.append(place)
+        losses.append(loss)
+        if not CLOSE <= loss <= 10 * losses[0]:
+            break
+        F = fresh if k % period == 0 else F
+        name, _, other = rule.partition(", ")
+        if name == "natural":
+            if np.linalg.cond(F) > 1e12:
+                break
+            step = rate * np.linalg.solve(F, gradient)
+        else:
+            scale = [place[0] ** 2, 100] if other else [1, stretch**2]
+            step = rate * np.array(scale) * gradient
+        v = place[0] * np.exp(-step[0] / place[0]) if other else place[0] - step[0]
+        place = np.array([v, place[1] - step[1]])
+    return np.array(places), np.array(losses)
+
+
+FINE = {"gradient": 0.1, "gradient, other": 0.01, "natural": 0.02, "natural, other": 0.02}
+"""Small step sizes, with which a path is close to that of infinitely many, infinitely small steps.
+"""
+
+
+def path(rule: str) -> np.ndarray:
+    """Return the path (k, 2) of small steps of a rule, to where the loss is close to its
+    minimum.
+    """
+    return walk(rule, FINE[rule], 2000)[0]
+
+
+def paths_apart(name: str) -> float:
+    """Return how far the path of a rule in the other coordinates strays from that in (v, w)."""
+    one, other = path(name), path(f"{name}, other")
+    gaps = np.linalg.norm(other[:, None] - one[None], axis=2)
+    return float(gaps.min(axis=1).max())
+
+
+def arrival(rule: str, rate: float, period: int = 1, stretch: float = 1.0) -> int | None:
+    """Return after how many of at most 1,000 steps the loss is close to its minimum, or None."""
+    losses = walk(rule, rate, 1000, period, stretch)[1]
+    return len(losses) - 1 if losses[-1] < CLOSE else None
+
+
+def fewest(rule: str, stretch: float = 1.0, period: int = 1) -> int | None:
+    """Return the fewest steps over the step sizes of a grid, or None if no one arrives."""
+    found = [arrival(rule, rate, period, stretch) for rate in RATES]
+    return min((steps for steps in found if steps is not None), default=None)
 
 
 # ---- six matrices

@@ -257,6 +257,15 @@ def network_metric(x):
     return metrics.fisher(NETWORK, x, likelihoods.Categorical())
 
 
+def metric_of_weights(theta, x):
+    """The library's metric of a module whose parameters are inputs of the program."""
+    with torch.no_grad():
+        sizes = [p.numel() for p in NETWORK.parameters()]
+        for parameter, part in zip(NETWORK.parameters(), theta.split(sizes), strict=True):
+            parameter.copy_(part.reshape(parameter.shape))
+    return metrics.fisher(NETWORK, x, likelihoods.Categorical()), NETWORK(x).detach()
+
+
 def output(theta, x):
     W, b, V, c = (
         part.reshape(s) for part, s in zip(theta.split([10, 5, 15, 3]), SIZES, strict=True)
@@ -290,6 +299,7 @@ LIBRARY = {
     neuron: [(3,), (6, 2)],
     layers: [(3, 3), (2, 3), (4, 2)],
     network_metric: [(5, 2)],
+    metric_of_weights: [(21,), (5, 2)],
     changed_diagonal: [(4, 4)],
     seen_through_a_view: [(4, 4)],
     filled: [(4, 4)],

@@ -74,6 +74,14 @@ def test_a_number_is_an_input():
     assert {"solve", "mul", "add"} <= program.operations
 
 
+def test_a_large_constant_is_short_where_it_repeats():
+    rows = torch.arange(50.0, dtype=torch.float64).expand(40, 50).contiguous()
+    ones = torch.ones(30, 40, 50, dtype=torch.float64)
+    program = traced(lambda x: x.sum() * rows + x.sum() * ones)
+    assert program.constants == [[[1, 50], list(range(50))], [[1, 1, 1], [1]]]
+    assert ["expand", "1", [40, 50]] in program.code
+
+
 REFUSED = {
     "an operation": (
         lambda x: torch.special.i0(x),

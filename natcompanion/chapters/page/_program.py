@@ -16,6 +16,9 @@ from natcompanion.chapters.page._operations import NAMES, PLACEMENT, RESULTS, SA
 KINDS = (torch.float64, torch.int64, torch.bool)
 """What the runtime, which stores numbers in float64, computes as torch does."""
 
+LARGE = 64
+"""Elements of a constant from which on repetition is looked for."""
+
 
 @dataclass
 class Program:
@@ -184,6 +187,15 @@ def _constant(value: torch.Tensor) -> _Line:
     return _Line("constant", [list(value.shape), numbers])
 
 
+def _unrepeated(value: torch.Tensor) -> torch.Tensor:
+    """Return a large tensor without what is the same all along a dimension."""
+    few = value
+    for dim in range(value.dim() if value.numel() > LARGE else 0):
+        first = few.narrow(dim, 0, 1)
+        few = first if few.shape[dim] > 1 and bool((few == first).all()) else few
+    return few
+
+
 def _number(x: Any) -> Any:
     """Return a number that JSON can hold, as short as it can be; other things as they are."""
     if not isinstance(x, float):
@@ -210,7 +222,15 @@ def _lines(events: Sequence[_Event], moving: set[Node]) -> tuple[list[_Line], li
             return _number(given)
         if given in moving:
             return lines[given]
-        return _constant(value) if isinstance(value, torch.Tensor) else _number(value)
+        return constant(value) if isinstance(value, torch.Tensor) else _number(value)
+
+    def constant(value: torch.Tensor) -> _Line:
+        few = _unrepeated(value)
+        return (
+            add("expand", [_constant(few), list(value.shape)])
+            if few is not value
+            else _constant(few)
+        )
 
     for event in events:
         node, used = event.node, event.arguments
@@ -221,7 +241,7 @@ def _lines(events: Sequence[_Event], moving: set[Node]) -> tuple[list[_Line], li
         if node.op == "placeholder":
             lines[node] = add("input", [list(event.result.shape)], event.memory)
         elif not moving & event.sources:
-            lines[node] = add("clone", [_constant(event.after)], event.memory)
+            lines[node] = add("clone", [constant(event.after)], event.memory)
         elif node.target is operator.getitem:
             lines[node] = add("get", [lines[node.args[0]], node.args[1]], event.memory)
             lines[node].problem = _no_result(node, lines[node])

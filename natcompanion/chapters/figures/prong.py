@@ -61,7 +61,7 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
     """Training curves for every epsilon, and for every T from both starts; the chosen ones are
     heavy.
     """
-    drawing, panels = figure(5.4, 2, sharex=True, sharey=True)
+    drawing, panels = figure(3.4, 1, 2, sharex=True, sharey=True)
     updates = numbers.sensitivity_looks()
 
     def curve(
@@ -77,13 +77,12 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
         name = f"T = {text}" if text.isdigit() else f"T: {text}"
         curve(panels[1], (eps, text, "whitened"), color, name, text == T)
         curve(panels[1], (eps, text, "fan-in"), color, "", text == T, "--")
-    panels[0].set(ylim=(2.5, 500), xlim=(0, updates[-1]))
-    title = f"ε = {eps:g}; step size {rate:g}; dashed: fan-in start"
-    label(panels[0], f"T: {T}; step size {rate:g}", "", "error")
-    label(panels[1], title, "updates", "error")
+    panels[1].plot([], [], "--", color="0.4", label="fan-in start")
+    panels[0].set(ylim=(2.5, 900), xlim=(0, updates[-1]))
+    label(panels[0], f"T: {T}", "updates", "error", "upper right")
+    label(panels[1], f"ε: {eps:g}", "updates", "", "upper right")
     for panel in panels:
-        _ticks(panel, [3, 5, 10, 20, 50, 100])
-        panel.legend(loc="upper right", ncols=2, fontsize=FONT["legend"], frameon=False)
+        _ticks(panel, [3, 10, 30, 100])
     return drawing
 
 
@@ -97,11 +96,10 @@ def describe_sensitivity(eps: float, T: str, rate: float) -> str:
     whitened, fan_in, least = ("above 20 (unstable)" if e > 20 else digits(e) for e in ends)
     when = f"every {T} updates" if T.isdigit() else "once, before the first update,"
     return (
-        f"Whitening {when} with ε = {eps:g}, step size {rate:g}: after "
-        f"{numbers.sensitivity_looks()[-1]} updates the training error is {whitened} from the "
-        f"whitened start and {fan_in} from the fan-in start. The mean image has "
-        f"{digits(numbers.mean_image())}. The best ε at this T and step size is {best:g}, with "
-        f"{least} from the whitened start."
+        f"Whitening {when} with ε = {eps:g}, step size {rate:g}: error after "
+        f"{numbers.sensitivity_looks()[-1]} updates {whitened} from the whitened start and "
+        f"{fan_in} from the fan-in start; the mean image has {digits(numbers.mean_image())}. The "
+        f"best ε at this T and step size is {best:g}, with {least} from the whitened start."
     )
 
 

@@ -258,14 +258,17 @@
           const top = [y - 8, y - 8, y - 24, y + 8][side];
           return [left, top, left + wide, top + 15];
         };
+        let best = { cost: Infinity };
         const cost = ([a, b, d, e]) => {
           if (a < box[0] || b < box[1] || d > box[2] || e > box[3]) return 1e6;
           let sum = 0;
           for (const [p, q, r, s] of taken) if (a < r && d > p && b < s && e > q) sum += 1000;
-          for (const line of lines) for (const [x, y] of line) if (x > a - 3 && x < d + 3 && y > b - 2 && y < e + 2) sum += 1;
+          for (const line of lines) {
+            if (sum >= best.cost) break; // it is no better than the best so far
+            for (const [x, y] of line) if (x > a - 3 && x < d + 3 && y > b - 2 && y < e + 2) sum += 1;
+          }
           return sum;
         };
-        let best = { cost: Infinity };
         const attempt = (share, side) => {
           const k = Math.round(share * (own.length - 1));
           const spot = rectangle(k, side);

@@ -33,6 +33,7 @@ PAPERS = {
         "Relative Natural Gradient for Learning Large Complex Models", "Sun and Nielsen", "2016", 81
     ),
     "boltzmann": Paper("Natural Boltzmann Machines", "Millea", "undated", 4),
+    "after": Paper("What Came After", "several authors", "2015 to 2026"),
 }
 
 

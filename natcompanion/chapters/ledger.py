@@ -59,6 +59,7 @@ __all__ = [
     "counts",
     "load",
     "measured",
+    "papers",
     "report",
     "resolve",
     "turned_by",
@@ -135,6 +136,12 @@ def load(name: str, paper: str | None = None, *, folder: Path | None = None) -> 
             raise LedgerError(f"{label}: {entry.id!r} is there twice")
         entries[entry.id] = entry
     return [entry for entry in entries.values() if paper in (None, entry.paper)]
+
+
+def papers(name: str, *, folder: Path | None = None) -> list[str]:
+    """Return the keys of the papers that have entries in a ledger, in the order of the book."""
+    found = {entry.paper for entry in load(name, folder=folder)}
+    return [paper for paper in PAPERS if paper in found]
 
 
 @dataclass(frozen=True)

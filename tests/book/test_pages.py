@@ -191,7 +191,7 @@ def test_tables_of_a_ledger_have_captions_widths_badges_and_links(site, name):
     tables = re.findall(
         rf'<table class="ledger-table ledger-{name}[^>]*>(.*?)</table>', text, re.DOTALL
     )
-    assert len(tables) == len(ledger.PAPERS)
+    assert len(tables) == len(ledger.papers(name))
     assert all("<caption>" in table and "<col style=" in table for table in tables)
     rows = [row for table in tables for row in table.split("<tr ")[2:]]
     assert len(rows) == len(entries)

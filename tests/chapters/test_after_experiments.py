@@ -90,9 +90,9 @@ def test_lbfgs_makes_one_iteration_an_update():
 
 
 @pytest.mark.parametrize("method", paper.GRIDS)
-def test_every_method_tries_twelve_settings_and_learns(method):
+def test_every_method_tries_twenty_settings_and_learns(method):
     found = paper.search(method)
-    assert len(found) == len({tuple(s.items()) for s in found}) == 12
+    assert len(found) == len({tuple(s.items()) for s in found}) == 20
     assert {s["updates"] for s in found} < {n for n in range(paper.LENGTH[method])}
     rate = {"sgd": 1e-2, "adamw": 0.1, "muon": 1e-2, "lbfgs": 0.2, "sample": 1.0}[method]
     settings = {"lr": rate, "second": 1e-4 if method == "sample" else 10.0}

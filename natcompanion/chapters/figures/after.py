@@ -1,0 +1,104 @@
+"""The two figures of what came after: how white a momentum becomes, and a differential equation."""
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from natcompanion.chapters.figures.compare import AXES, LINES
+from natcompanion.chapters.figures.drawing import Drawing
+from natcompanion.chapters.figures.style import BLACK, BLUE, PURPLE, figure, label, legend_below
+from natcompanion.chapters.numbers import after as numbers
+from natcompanion.chapters.show import digits
+
+ITERATIONS = {"cubic": BLUE, "Muon's": PURPLE}
+
+
+def draw_muon(steps: int) -> Figure:
+    """Where the iterations bring singular values, and how far they are from the polar factor."""
+    drawing, (left, right) = figure(6.2, 2, height_ratios=[1.3, 1])
+    values = numbers.singular_values()
+    line = torch.logspace(-4, 0, 400, dtype=torch.float64)
+    left.axhspan(*numbers.BAND, color="0.9", zorder=0)
+    for name, color in ITERATIONS.items():
+        left.semilogx(line, numbers.lifted(name, steps, line), color=color, linewidth=1.2)
+        left.semilogx(
+            values, numbers.lifted(name, steps, values), "o", color=color, markersize=4, label=name
+        )
+        away = [max(numbers.distance(name, k), 1e-4) for k in numbers.STEPS]
+        right.semilogy(numbers.STEPS, away, "o-", color=color, linewidth=1.8, label=name)
+    left.set(xlim=(1e-4, 1), ylim=(0, 1.6))
+    label(left, f"Singular values after {steps} steps", "before, over their norm", "")
+    right.axvline(steps, color="0.5", linestyle="--")
+    right.set(ylim=(5e-5, 2), xlim=(0, numbers.STEPS[-1] + 0.5))
+    label(right, "Distance from the polar factor, relative", "steps", "")
+    legend_below(drawing, left)
+    return drawing
+
+
+def describe_muon(steps: int) -> str:
+    """How many singular values are in the band, and the distances."""
+    parts = [
+        f"{name} coefficients {numbers.within(name, steps)} of {numbers.size()} singular values "
+        f"between 0.5 and 1.5, distance {digits(round(numbers.distance(name, steps), 4))}"
+        for name in ITERATIONS
+    ]
+    return (
+        f"The momentum of a layer after {digits(steps)} steps of Newton–Schulz: "
+        f"{'; '.join(parts)}. The distance is that from the polar factor, over its norm, and ends "
+        "at 0.0001 in the picture. Dots are the singular values, which begin between "
+        f"{digits(float(numbers.singular_values()[-1]))} and "
+        f"{digits(float(numbers.singular_values()[0]))}."
+    )
+
+
+MUON = Drawing(
+    draw_muon,
+    describe_muon,
+    grid={"steps": list(numbers.STEPS)},
+    start={"steps": 5},
+    labels={"steps": "steps"},
+)
+
+KEYS = {text: key for key, text in AXES.items()}
+STYLES = LINES | {"sgd": LINES["momentum"], "lbfgs": (BLACK, "--"), "sample": ("0.55", "--")}
+
+
+def draw_poisson(against: str) -> Figure:
+    """Relative error of every method, the median of the starts, and the target."""
+    drawing, (panel,) = figure(5.6)
+    for method, name in numbers.METHODS.items():
+        color, line = STYLES[method]
+        x, errors = numbers.curve(method, KEYS[against])
+        panel.fill_between(
+            x[1:], errors.min(0)[1:], errors.max(0)[1:], color=color, alpha=0.12, linewidth=0
+        )
+        panel.loglog(x[1:], np.median(errors, 0)[1:], line, color=color, linewidth=1.8, label=name)
+    panel.axhline(numbers.TARGET, color="0.7", linewidth=1, zorder=0)
+    label(panel, "Relative error of the solution", against)
+    legend_below(drawing, panel)
+    return drawing
+
+
+def describe_poisson(against: str) -> str:
+    """The median updates or seconds to the target, and how many runs arrive."""
+    parts = []
+    for method, name in numbers.METHODS.items():
+        found = numbers.reached(method, KEYS[against])
+        when = "never in half of the runs" if found.median is None else digits(found.median)
+        counted = "" if found.arrived == found.n else f" ({found.arrived} of {found.n} arrive)"
+        parts.append(f"{name} {when}{counted}")
+    return (
+        f"{against[0].upper()}{against[1:]} until the relative error is "
+        f"{digits(numbers.TARGET)} (grey line), median of {numbers.starts()} starts, each method "
+        f"at the settings that its search chose: {'; '.join(parts)}. Bands are the range of the "
+        "starts."
+    )
+
+
+POISSON = Drawing(
+    draw_poisson,
+    describe_poisson,
+    grid={"against": list(AXES.values())},
+    start={"against": AXES["seconds"]},
+    labels={"against": "against"},
+)

@@ -6,6 +6,7 @@ import torch
 
 from natcompanion.chapters import numbers
 from natcompanion.chapters.experiments import Result, store
+from natcompanion.chapters.experiments.after import network
 from natcompanion.chapters.figures import after as figures
 from natcompanion.chapters.numbers import after
 
@@ -13,6 +14,30 @@ SPEED = {"sgd": 400, "adamw": 200, "muon": 600, "lbfgs": 40, "sample": 5}
 """Updates to the target at the best setting, in the first seed."""
 COST = {"lbfgs": 0.003, "sample": 0.004}
 ENDS = {"sgd": 1e-4, "adamw": 4e-5, "muon": 1e-3, "lbfgs": 1e-5, "sample": 1e-7}
+
+
+# ---- One layer, one equation
+
+
+def test_the_layer_is_correlated_and_not_centred():
+    h, delta = after.layer()
+    assert h.shape == (60, 6) and delta.shape == (60, 3) and bool((h[:, -1] == 1).all())
+    x = h[:, :-1]
+    assert float(x.mean(0).abs().max()) > 0.2
+    assert float(torch.corrcoef(x.mT).triu(1).abs().max()) > 0.1
+    assert float(torch.linalg.cond(h.mT @ h)) < 1e3
+
+
+def test_the_equation_is_linearized_in_its_parameters():
+    J, H, s = after.linearized()
+    assert J.shape == (10, 1, 97) and H.flatten().tolist() == [1] * 10 and s.shape == (10, 1)
+    model = network(torch.Generator().manual_seed(0))
+    x = torch.linspace(0, 1, 10, dtype=torch.float64)[:, None]
+    with torch.no_grad():
+        model.last.bias += 1e-6
+        moved = (model(x) - s) / 1e-6
+    assert torch.allclose(moved, J[:, :, -1], atol=1e-6)
+    assert torch.allclose(J[:, :, -1], torch.full((10, 1), -2.0, dtype=torch.float64))
 
 
 # ---- The iterations
@@ -38,17 +63,17 @@ def test_singular_values_are_lifted_as_numbers_and_as_matrices_alike(name):
 
 
 def test_muon_s_coefficients_are_sooner_near_and_the_cubic_ones_arrive():
-    assert after.within("Muon's", 5) > 2 * after.within("cubic", 5)
-    assert after.distance("Muon's", 5) < 0.5 * after.distance("cubic", 5)
-    assert after.distance("cubic", 20) < 0.01 and after.distance("Muon's", 20) > 0.1
+    assert after.within("muon", 5) > 2 * after.within("cubic", 5)
+    assert after.distance("muon", 5) < 0.5 * after.distance("cubic", 5)
+    assert after.distance("cubic", 20) < 0.01 and after.distance("muon", 20) > 0.1
     k = after.cubic_steps_as_near()
-    aim = after.distance("Muon's", 5)
+    aim = after.distance("muon", 5)
     assert after.distance("cubic", k) <= aim < after.distance("cubic", k - 1)
 
 
 def test_the_caption_counts_what_the_picture_shows():
     said = figures.describe_muon(5)
-    assert f"Muon's coefficients {after.within('Muon' + chr(39) + 's', 5)} of 32" in said
+    assert f"Muon's coefficients {after.within('muon', 5)} of 32" in said
     assert f"cubic coefficients {after.within('cubic', 5)} of 32" in said
 
 
@@ -133,6 +158,8 @@ def test_decades_are_to_the_best_rival_of_each_start(arena):
     arena("chapter", 1, "muon", None, 0.2, end=1e-8)
     assert after.decades() == pytest.approx([2, -1, 2, 2, 2])
     assert after.decades("sgd") == pytest.approx([3] * 5)
+    assert float(after.decades_below()) == pytest.approx(1.4)
+    assert float(after.decades_below("sgd")) == pytest.approx(3)
 
 
 def test_cost_is_of_an_update_and_of_a_run(arena):
@@ -173,3 +200,4 @@ def test_k_fac_is_compared_with_the_exact_step(tmp_path):
                 store.append(record, tmp_path)
     with numbers.results(tmp_path):
         assert after.kfac_ahead().tolist() == [True, True, True, False, True]
+        assert (after.kfac_starts_ahead(), after.kfac_starts()) == (4, 5)

@@ -10,7 +10,7 @@ from natcompanion.chapters.figures.style import BLACK, BLUE, PURPLE, figure, lab
 from natcompanion.chapters.numbers import after as numbers
 from natcompanion.chapters.show import digits
 
-ITERATIONS = {"cubic": BLUE, "Muon's": PURPLE}
+COLORS = {"cubic": BLUE, "muon": PURPLE}
 
 
 def draw_muon(steps: int) -> Figure:
@@ -19,13 +19,14 @@ def draw_muon(steps: int) -> Figure:
     values = numbers.singular_values()
     line = torch.logspace(-4, 0, 400, dtype=torch.float64)
     left.axhspan(*numbers.BAND, color="0.9", zorder=0)
-    for name, color in ITERATIONS.items():
+    for name, color in COLORS.items():
+        text = numbers.ITERATIONS[name]
         left.semilogx(line, numbers.lifted(name, steps, line), color=color, linewidth=1.2)
         left.semilogx(
-            values, numbers.lifted(name, steps, values), "o", color=color, markersize=4, label=name
+            values, numbers.lifted(name, steps, values), "o", color=color, markersize=4, label=text
         )
         away = [max(numbers.distance(name, k), 1e-4) for k in numbers.STEPS]
-        right.semilogy(numbers.STEPS, away, "o-", color=color, linewidth=1.8, label=name)
+        right.semilogy(numbers.STEPS, away, "o-", color=color, linewidth=1.8)
     left.set(xlim=(1e-4, 1), ylim=(0, 1.6))
     label(left, f"Singular values after {steps} steps", "before, over their norm", "")
     right.axvline(steps, color="0.5", linestyle="--")
@@ -38,9 +39,9 @@ def draw_muon(steps: int) -> Figure:
 def describe_muon(steps: int) -> str:
     """How many singular values are in the band, and the distances."""
     parts = [
-        f"{name} coefficients {numbers.within(name, steps)} of {numbers.size()} singular values "
+        f"{text} coefficients {numbers.within(name, steps)} of {numbers.size()} singular values "
         f"between 0.5 and 1.5, distance {digits(round(numbers.distance(name, steps), 4))}"
-        for name in ITERATIONS
+        for name, text in numbers.ITERATIONS.items()
     ]
     return (
         f"The momentum of a layer after {digits(steps)} steps of Newton–Schulz: "

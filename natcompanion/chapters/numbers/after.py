@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from natcompanion.chapters.experiments.after import LENGTH, TARGET
+from natcompanion.chapters.experiments.after import LENGTH, TARGET, network
 from natcompanion.chapters.experiments.store import Result
 from natcompanion.chapters.numbers import compare, stored
 from natcompanion.chapters.numbers.searching import Choice, choice
@@ -17,10 +17,39 @@ from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Arrivals, arrivals, best, median, significant, times
 from natcompanion.data import digits
 from natcompanion.reference import after as reference
+from natcompanion.reference import jacobian
+
+# ---- One layer, and one equation, for the identities
+
+
+def layer() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a layer receives (60, 6), correlated and not centred, a 1 last, and what comes
+    back to its outputs (60, 3).
+    """
+    generator = torch.Generator().manual_seed(0)
+    x, delta, mixing = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for shape in ((60, 5), (60, 3), (5, 5))
+    )
+    x = x @ (torch.eye(5, dtype=torch.float64) + mixing / 4) + 0.5
+    return torch.cat([x, torch.ones(60, 1, dtype=torch.float64)], 1), delta
+
+
+def linearized() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return J (10, 1, 97), H (10, 1, 1) and s (10, 1) of the network of the differential equation
+    at its start, for 10 points.
+    """
+    model = network(torch.Generator().manual_seed(0))
+    x = torch.linspace(0, 1, 10, dtype=torch.float64)[:, None]
+    ones = torch.ones(10, 1, 1, dtype=torch.float64)
+    return jacobian(model, x).view(10, 1, -1), ones, model(x).detach()
+
 
 # ---- Muon: the momentum of a small network, and what the iteration makes of it
 
-COEFFICIENTS = {"cubic": reference.CUBIC, "Muon's": reference.MUON}
+COEFFICIENTS = {"cubic": reference.CUBIC, "muon": reference.MUON}
+ITERATIONS = {"cubic": "cubic", "muon": "Muon's"}
+MUON_STEPS = 5
 TRAINED = 60
 """Steps after which the momentum is looked at."""
 STEPS = (1, 2, 3, 5, 8, 12, 20)
@@ -72,6 +101,16 @@ def orthogonalized(coefficients: str, steps: int) -> torch.Tensor:
     return reference.muon(momentum(), steps, COEFFICIENTS[coefficients])
 
 
+def muon_steps() -> int:
+    """Return how many steps Muon makes."""
+    return MUON_STEPS
+
+
+def trained() -> int:
+    """Return after how many steps the momentum is looked at."""
+    return TRAINED
+
+
 def size() -> int:
     """Return how many singular values the momentum has."""
     return len(singular_values())
@@ -91,7 +130,7 @@ def distance(coefficients: str, steps: int) -> float:
 
 def cubic_steps_as_near() -> int:
     """Return how many steps of the cubic iteration come as near as five of Muon's."""
-    aim, steps = distance("Muon's", 5), 1
+    aim, steps = distance("muon", MUON_STEPS), 1
     while distance("cubic", steps) > aim:
         steps += 1
     return steps
@@ -192,6 +231,11 @@ def decades(*methods: str) -> np.ndarray:
     return np.log10(others / least("sample"))
 
 
+def decades_below(*methods: str) -> str:
+    """Return their mean over the starts."""
+    return significant(float(decades(*methods).mean()))
+
+
 def length(method: str) -> float:
     """Return the median processor seconds of a run, to its end."""
     return median([record["clock"][-1] for record in runs(method)])
@@ -290,3 +334,13 @@ def kfac_ahead() -> np.ndarray:
     """
     own, other = (times(compare.to_target("convolution", method)) for method in ("kfac", "sample"))
     return own < other
+
+
+def kfac_starts_ahead() -> int:
+    """Return the number of these starts."""
+    return int(kfac_ahead().sum())
+
+
+def kfac_starts() -> int:
+    """Return the number of starts."""
+    return len(kfac_ahead())

@@ -130,7 +130,7 @@ def test_the_search_chooses_the_least_lateness_and_names_edges(arena):
         arena("tuning", seed, "adamw", 1, 0.8)
         arena("tuning", seed, "sample", 1, 0.2, second=1e-5)
         arena("tuning", seed, "sgd", 1, 0.2, momentum=0.0)
-    assert after.at_an_edge() == "AdamW (step size), natural gradient in sample space (damping)"
+    assert after.at_an_edge() == "AdamW (step size), sample-space step (damping)"
 
 
 def test_the_best_rival_and_who_is_ahead_are_counted_start_by_start(arena):
@@ -182,7 +182,7 @@ def test_the_table_says_what_was_chosen(arena):
     rows = {row[0]: row[1:] for row in shown.rows}
     assert rows["Muon"][:4] == ["step 0.2, momentum 0.9", "2 of 5", "over 2000", "–"]
     assert rows["L-BFGS"][0] == "step 0.2, memory 0"
-    assert rows["natural gradient in sample space"][:2] == ["momentum 0.9, damping 0", "5 of 5"]
+    assert rows["sample-space step"][:2] == ["momentum 0.9, damping 0", "5 of 5"]
     assert "best of 3 settings" in shown.caption and "0.0001, 5 starts" in shown.caption
 
 

@@ -71,7 +71,7 @@ def draw_poisson(against: str) -> Figure:
         color, line = STYLES[method]
         x, errors = numbers.curve(method, KEYS[against])
         panel.fill_between(
-            x[1:], errors.min(0)[1:], errors.max(0)[1:], color=color, alpha=0.12, linewidth=0
+            x[1:], errors.min(0)[1:], errors.max(0)[1:], color=color, alpha=0.07, linewidth=0
         )
         panel.loglog(x[1:], np.median(errors, 0)[1:], line, color=color, linewidth=1.8, label=name)
     panel.axhline(numbers.TARGET, color="0.7", linewidth=1, zorder=0)

@@ -149,7 +149,7 @@ METHODS = {
     "adamw": "AdamW",
     "muon": "Muon",
     "lbfgs": "L-BFGS",
-    "sample": "natural gradient in sample space",
+    "sample": "sample-space step",
 }
 RIVALS = ("sgd", "adamw", "muon", "lbfgs")
 SETTINGS = ("lr", "momentum", "second")

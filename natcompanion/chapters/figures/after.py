@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from natcompanion.chapters.figures.compare import AXES, LINES
+from natcompanion.chapters.figures.compare import AXES, LINES, arrival
 from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import BLACK, BLUE, PURPLE, figure, label, legend_below
 from natcompanion.chapters.numbers import after as numbers
@@ -85,9 +85,7 @@ def describe_poisson(against: str) -> str:
     parts = []
     for method, name in numbers.METHODS.items():
         found = numbers.reached(method, KEYS[against])
-        when = "never in half of the runs" if found.median is None else digits(found.median)
-        counted = "" if found.arrived == found.n else f" ({found.arrived} of {found.n} arrive)"
-        parts.append(f"{name} {when}{counted}")
+        parts.append(f"{name} {arrival(found)}")
     return (
         f"{against[0].upper()}{against[1:]} until the relative error is "
         f"{digits(numbers.TARGET)} (grey line), median of {numbers.starts()} starts, each method "

@@ -18,6 +18,7 @@ from natcompanion.chapters.figures.style import (
 )
 from natcompanion.chapters.numbers import compare as numbers
 from natcompanion.chapters.show import digits
+from natcompanion.chapters.statistics import Arrivals
 
 LINES = {
     "sgd": (VERMILLION, ":"),
@@ -58,15 +59,20 @@ def draw(problem: str, against: str) -> Figure:
     return drawing
 
 
+def arrival(found: Arrivals) -> str:
+    """Return the median to the target, and how many runs arrive where some do not."""
+    when = "never in half of the runs" if found.median is None else digits(found.median)
+    counted = "" if found.arrived == found.n else f" ({found.arrived} of {found.n} arrive)"
+    return f"{when}{counted}"
+
+
 def describe(problem: str, against: str) -> str:
     """The median updates or seconds to the target, and how many runs arrive."""
     name, key = PROBLEMS[problem], {text: key for key, text in AXES.items()}[against]
     parts = []
     for method in numbers.methods(name):
         found = numbers.reached(name, method, key)
-        when = "never in half of the runs" if found.median is None else digits(found.median)
-        counted = "" if found.arrived == found.n else f" ({found.arrived} of {found.n} arrive)"
-        parts.append(f"{numbers.METHODS[method]} {when}{counted}")
+        parts.append(f"{numbers.METHODS[method]} {arrival(found)}")
     return (
         f"{problem}: {against} until the {SCORES[name][1].partition(',')[0]} is "
         f"{digits(numbers.TARGETS[name])} (grey line), median of {numbers.starts(name)} starts, "

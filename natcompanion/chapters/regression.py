@@ -6,8 +6,8 @@
 The rules:
 
 1. Text, the order of outputs, missing and added outputs, errors and stderr are compared exactly.
-   Runs of blanks count as one, since columns are aligned. Pictures must be there; what they show is
-   in the text beside them.
+   Runs of blanks count as one, since columns are aligned. Of HTML the text is compared, not the
+   markup. Pictures must be there; what they show is in the text beside them.
 2. A number with a full value beside it (tables, pictures, interactive figures) is compared by that
    value, to a relative ``EXACT``; one of two digits, which was rounded before, by rule 3.
 3. A number that is printed only may differ by one unit of its last digit. Whole numbers and numbers
@@ -16,7 +16,9 @@ The rules:
    its metadata: ``{"natcompanion": {"spread": 0.05}}``, at most ``WIDEST``.
 """
 
+import html
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -74,7 +76,15 @@ def _parts(output: Output) -> dict[str, Any]:
         text = output.get("text", f"{output.get('ename')}: {output.get('evalue')}")
         return {output.get("name") or output["output_type"]: "".join(text)}
     shown = {kind: value for kind, value in output.get("data", {}).items() if kind != VIEW}
-    return {kind: "".join(x) if isinstance(x, list) else x for kind, x in shown.items()}
+    parts = {kind: "".join(x) if isinstance(x, list) else x for kind, x in shown.items()}
+    if "text/html" in parts:
+        parts["text/html"] = _text(parts["text/html"])
+    return parts
+
+
+def _text(page: str) -> str:
+    """Return the text of HTML, in one line."""
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
 
 
 def _kinds(parts: Mapping[str, Any]) -> str:

@@ -111,12 +111,15 @@ class Table:
             + "</tr>"
             for row in self.rows
         )
-        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        name = f' aria-label="{html.escape(self.caption)}"' if self.caption else ""
         table = (
-            "<table "
-            f'class="nc-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+            f'<table class="nc-table"{name}>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
-        page = f'<div style="overflow-x:auto">{table}</div>'
+        # The first line is all that JupyterLab shows of a folded output, as it stands; and a
+        # <caption> would be as narrow as its table there.
+        above = f"{html.escape(self.caption, quote=False)}\n" if self.caption else ""
+        page = f'{above}<div style="overflow-x:auto">{table}</div>'
         shown = {"text/plain": str(self), "text/html": page}
         return shown, printed.metadata(str(self), self.recorded)
 

@@ -29,6 +29,7 @@ CHAPTERS = [path.stem for path in sorted(BOOK.glob("*.ipynb"))]
 SECOND = 1000
 RUN = 600 * SECOND  # a chapter takes a minute; on a busy machine ten times as much
 WORKSPACES = map("room-{}".format, itertools.count())  # each opens nothing but its chapter
+MARKUP = re.compile(r"</?[a-z]")  # in the line that stands for a folded output
 NUMBER = re.compile(r"[-−+]?\d+(?:[.,]\d+)*(?:e[-−+]?\d+)?")
 
 TEXTS = "cells => cells.map(cell => cell.innerText)"
@@ -111,6 +112,8 @@ def before(page: Page) -> Before:
     shown = texts.evaluate_all(TEXTS)
     raw = [found[0] for text in shown for found in RAW.finditer(text)]
     raw += [text for text in shown if "data-number" in text or "<span" in text]
+    lines = page.locator(".jp-OutputPlaceholder:visible .jp-PlaceholderText").all_inner_texts()
+    raw += [line for line in lines if MARKUP.search(line)]
     prose = page.locator(".jp-RenderedMarkdown").evaluate_all(PROSE, "mjx-container, .jp-CodeCell")
     images = page.locator(".jp-CodeCell .jp-RenderedImage img")
     folded = [cells.evaluate_all(FOLDED.format(name)) for name in ("Input", "Output")]

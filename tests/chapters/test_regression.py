@@ -159,6 +159,17 @@ def test_equal_outputs_are_equal():
     assert list(compare([lines], [said("a 1.5\nb")])) == []
 
 
+def test_of_html_the_text_is_compared():
+    def page(text: str) -> dict:
+        return {"data": {"text/html": text, "text/plain": "a 1.50"}}
+
+    table = page("<table><caption>Tom&#x27;s</caption><tr><td>1.50</td></tr></table>")
+    line = page("Tom's\n<div style='padding:1em'><table><tr><td>1.50</td></tr></table></div>")
+    assert list(compare([table], [line])) == []
+    for other in ("Tom's\n<b>1.60</b>", "Tom\n<b>1.50</b>", "Tom's\n<b>1.50</b><b>2</b>"):
+        assert list(compare([table], [page(other)])) != [], other
+
+
 def test_displayed_source_is_exact():
     one, other = ({"data": {"text/markdown": f"x = {x}", "text/plain": ""}} for x in (0.95, 0.96))
     assert list(compare([one], [one])) == [] and list(compare([one], [other]))

@@ -76,19 +76,21 @@ def test_picture_is_a_png_on_white_with_its_description():
 
 
 def test_table_has_a_text_form_and_an_html_form():
-    table = Table(["name", "value"], [["a < b", 0.123456], ["missing", None]], "Two rows.")
+    table = Table(["name", "value"], [["a < b", 0.123456], ["missing", None]], 'Bob\'s "rows".')
     assert str(table).splitlines() == [
-        "Two rows.",
+        'Bob\'s "rows".',
         "name     value",
         "a < b    0.123",
         "missing  –",
     ]
-    page = table._repr_mimebundle_()[0]["text/html"]
+    first, page = table._repr_mimebundle_()[0]["text/html"].split("\n")
+    assert first == 'Bob\'s "rows".', "what JupyterLab shows of a folded output"
     assert (
-        "<caption>Two rows.</caption>" in page
+        'aria-label="Bob&#x27;s &quot;rows&quot;."' in page
         and '<th scope="row">a &lt; b</th>' in page
         and ">0.123</td>" in page
     )
+    assert Table(["name"], [])._repr_mimebundle_()[0]["text/html"].startswith("<div")
     with pytest.raises(ValueError, match="expected 2 cells"):
         Table(["name", "value"], [["only one"]])
 

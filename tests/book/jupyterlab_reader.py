@@ -13,9 +13,9 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -174,15 +174,26 @@ def after(page: Page, address: str, chapter: str) -> After:
 
 def moved(box: Locator) -> Iterator[Move]:
     """Move every control of a live figure."""
-    for name in box.locator(".widget-toggle-buttons").all():
-        label = name.locator(".widget-label").inner_text()
-        others = name.locator(".widget-toggle-button:not(.mod-active)")
+    for row in box.locator(".widget-inline-hbox:not(.widget-html)").all():
+        for move in moves(row):
+            yield timed(box, row, move)
+
+
+def moves(row: Locator) -> Iterator[Callable[[], object]]:
+    """Yield what moves a control: a menu and buttons once, a slider twice."""
+    menu, others = row.locator("select"), row.locator(".widget-toggle-button:not(.mod-active)")
+    if menu.count():
+        other = menu.evaluate("menu => (menu.selectedIndex + 1) % menu.length")
+        yield partial(menu.select_option, index=other)
+    elif others.count():
         relu = others.filter(has_text="relu")  # some controls are of relu alone
-        yield timed(box, label, (relu if relu.count() else others).first)
-    for row in box.locator(".widget-slider").all():
-        label = row.locator(".widget-label").inner_text()
+        yield partial((relu if relu.count() else others).first.click, force=True)
+    else:
+        track = row.locator(".noUi-base")
+        area = track.bounding_box()
         for place in far_first(row):
-            yield timed(box, label, row.locator(".noUi-base"), place)
+            at = {"x": place * area["width"], "y": area["height"] / 2}
+            yield partial(track.click, position=at, force=True)
 
 
 def far_first(row: Locator) -> tuple[float, float]:
@@ -192,17 +203,14 @@ def far_first(row: Locator) -> tuple[float, float]:
     return (0.2, 0.8) if right else (0.8, 0.2)
 
 
-def timed(box: Locator, label: str, control: Locator, at: float | None = None) -> Move:
-    """Click a button, or a slider at a place; press Run if the figure asks for it; wait for another
-    picture.
-    """
+def timed(box: Locator, row: Locator, move: Callable[[], object]) -> Move:
+    """Move a control; press Run if the figure asks for it; wait for another picture."""
+    label = row.locator(".widget-label").inner_text()
     image, status = box.locator(".nc-frame img"), box.get_by_role("status")
     shown, way = image.get_attribute("src"), "at once"
-    control.scroll_into_view_if_needed()
-    area = control.bounding_box()
-    place = None if at is None else {"x": at * area["width"], "y": area["height"] / 2}
+    row.scroll_into_view_if_needed()
     began = time.perf_counter()
-    control.click(position=place, force=True)
+    move()
     while time.perf_counter() - began < 60:
         said = status.inner_text()
         if said == "Done." and image.get_attribute("src") != shown:

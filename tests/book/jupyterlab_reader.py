@@ -209,6 +209,7 @@ def timed(box: Locator, row: Locator, move: Callable[[], object]) -> Move:
     image, status = box.locator(".nc-frame img"), box.get_by_role("status")
     shown, way = image.get_attribute("src"), "at once"
     row.scroll_into_view_if_needed()
+    expect(row.locator(".noUi-state-tap")).to_have_count(0)  # gliding, it would ignore a click
     began = time.perf_counter()
     move()
     while time.perf_counter() - began < 60:

@@ -10,7 +10,8 @@ import nbformat
 import pytest
 import torch
 
-from natcompanion.chapters.exercises import check, foundations
+from natcompanion.chapters.exercises import check, foundations, whitening
+from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.numbers import foundations as numbers
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
@@ -36,12 +37,24 @@ def undamped(F, g, lam):
     return torch.linalg.solve(F, g)
 
 
+def symmetric(G):
+    lam, Q = torch.linalg.eigh(G)
+    return (Q * lam.sqrt()) @ Q.mT
+
+
 J = numbers.jacobian()
+G = problems.example().fisher()
+L = torch.linalg.cholesky(G)
+LOW = float(torch.linalg.eigvalsh(G)[0])
 RIGHT = [
     (foundations.coin, (1 / 0.21, 0.21)),
     (foundations.gaussian, (J.mT @ J / len(J) / 0.25,)),
     (foundations.multiples, (1, 2)),
     (foundations.damping, (by_diagonal,)),
+    (whitening.root, (L.mT,)),
+    (whitening.half_rate, (LOW**2,)),
+    (whitening.shortening, (lambda kl: 1 / (1 + 2 * kl),)),
+    (whitening.flow, (lambda machine, p: machine.energy_metric(p, centred=True),)),
 ]
 WRONG = [
     (foundations.coin, (1 / 0.21, 1 / 0.21), "by r, half of F δ² is 22.7 times"),
@@ -59,6 +72,21 @@ WRONG = [
     (foundations.damping, (lambda F, g, lam: torch.linalg.pinv(F) @ g,), "with other units"),
     (foundations.damping, (lambda F, g, lam: 0 * g,), "does not go down"),
     (foundations.damping, (lambda F, g, lam: -by_diagonal(F, g, lam),), "does not go down"),
+    (whitening.root, (L,), "differs from G"),
+    (whitening.root, (torch.linalg.inv(L),), "differs from G"),
+    (whitening.root, (symmetric(G),), "not upper triangular"),
+    (whitening.root, (3.0,), "expected a matrix of shape (2, 2), got ()"),
+    (whitening.root, (torch.full((2, 2), torch.nan),), "nan"),
+    (whitening.half_rate, (LOW,), "0.00134 of the rate is left"),
+    (whitening.half_rate, (LOW**0.5,), "of the rate is left"),
+    (whitening.half_rate, (0.0,), "1 of the rate is left"),
+    (whitening.shortening, (lambda kl: 1 / (1 + kl),), "it gives 0.217"),
+    (whitening.shortening, (lambda kl: 1.0,), "it gives 1"),
+    (whitening.shortening, (lambda kl: 1 + 2 * kl,), "it gives 8.22"),
+    (whitening.flow, (lambda machine, p: machine.energy_metric(p),), "times what it was"),
+    (whitening.flow, (lambda machine, p: torch.eye(21, dtype=p.dtype),), "becomes 1 times"),
+    (whitening.flow, (lambda machine, p: torch.zeros(21, 21, dtype=p.dtype),), "positive definite"),
+    (whitening.flow, (lambda machine, p: -torch.eye(21, dtype=p.dtype),), "positive definite"),
 ]
 
 
@@ -100,7 +128,7 @@ def float32_again():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("chapter", ["foundations"])
+@pytest.mark.parametrize("chapter", ["foundations", "whitening"])
 def test_starters_are_told_not_yet_and_solutions_yes(chapter, float32_again):
     printed = runs(chapter)
     starters = [name for name in printed if name.startswith("exercise-")]

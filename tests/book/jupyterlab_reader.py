@@ -174,7 +174,9 @@ def after(page: Page, address: str, chapter: str) -> After:
 
 def moved(box: Locator) -> Iterator[Move]:
     """Move every control of a live figure."""
-    for row in box.locator(".widget-inline-hbox:not(.widget-html)").all():
+    rows = box.locator(".widget-toggle-buttons, .widget-dropdown, .widget-slider")
+    expect(box.locator(".widget-label:visible")).to_have_count(rows.count())
+    for row in rows.all():
         for move in moves(row):
             yield timed(box, row, move)
 

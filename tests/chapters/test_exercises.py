@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import torch
 
-from natcompanion.chapters.exercises import check, foundations, whitening
+from natcompanion.chapters.exercises import check, foundations, rfim, whitening
 from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.numbers import foundations as numbers
 
@@ -42,6 +42,23 @@ def symmetric(G):
     return (Q * lam.sqrt()) @ Q.mT
 
 
+def by_inputs(g, Z, gradient, eps):
+    return torch.linalg.solve(g + eps * Z.T @ Z / len(Z), gradient)
+
+
+def by_trace(g, Z, gradient, eps):
+    damping = eps * g.trace() / len(g) * torch.eye(len(g), dtype=g.dtype)
+    return torch.linalg.solve(g + damping, gradient)
+
+
+def by_identity(g, Z, gradient, eps):
+    return torch.linalg.solve(g + eps * torch.eye(len(g), dtype=g.dtype), gradient)
+
+
+def no_metric(g, Z, gradient, eps):
+    return torch.linalg.solve(Z.T @ Z / len(Z), gradient)
+
+
 J = numbers.jacobian()
 G = problems.example().fisher()
 L = torch.linalg.cholesky(G)
@@ -55,6 +72,10 @@ RIGHT = [
     (whitening.half_rate, (LOW**2,)),
     (whitening.shortening, (lambda kl: 1 / (1 + 2 * kl),)),
     (whitening.flow, (lambda machine, p: machine.energy_metric(p, centred=True),)),
+    (rfim.names, (2, 4)),
+    (rfim.samples, (7, 7)),
+    (rfim.memory, (1379, 135)),
+    (rfim.damping, (by_inputs,)),
 ]
 WRONG = [
     (foundations.coin, (1 / 0.21, 1 / 0.21), "by r, half of F δ² is 22.7 times"),
@@ -87,6 +108,18 @@ WRONG = [
     (whitening.flow, (lambda machine, p: torch.eye(21, dtype=p.dtype),), "becomes 1 times"),
     (whitening.flow, (lambda machine, p: torch.zeros(21, 21, dtype=p.dtype),), "positive definite"),
     (whitening.flow, (lambda machine, p: -torch.eye(21, dtype=p.dtype),), "positive definite"),
+    (rfim.names, (1, 4), "the same probabilities"),
+    (rfim.names, (2, 2), "do not have this ratio"),
+    (rfim.samples, (6, 7), "with 6 samples the metric of tanh"),
+    (rfim.samples, (8, 7), "fewer than 8 samples are enough for tanh"),
+    (rfim.samples, (7, 6), "with 6 samples the metric of relu"),
+    (rfim.samples, (7, 8), "fewer than 8 samples are enough for relu"),
+    (rfim.memory, (1378, 135), "with λ = 0.995 there is still"),
+    (rfim.memory, (1379, 136), "with λ = 0.95 fewer than 136"),
+    (rfim.damping, (by_trace,), "saturated"),
+    (rfim.damping, (by_identity,), "in other coordinates it ends"),
+    (rfim.damping, (no_metric,), "not the natural gradient"),
+    (rfim.damping, (lambda *given: -by_inputs(*given),), "does not go down"),
 ]
 
 
@@ -128,7 +161,7 @@ def float32_again():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("chapter", ["foundations", "whitening"])
+@pytest.mark.parametrize("chapter", ["foundations", "rfim", "whitening"])
 def test_starters_are_told_not_yet_and_solutions_yes(chapter, float32_again):
     printed = runs(chapter)
     starters = [name for name in printed if name.startswith("exercise-")]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from natcompanion import relative
+from natcompanion.relative.activations import Activation
 
 INPUTS, SAMPLES = 6, 40
 Rule = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -40,7 +41,8 @@ def samples(tanh: int, active: int) -> str:
     w, x = _random(INPUTS + 1, seed=1), _random(10 * SAMPLES, INPUTS)
     on = x[relative.augment(x) @ w > 0]
     off = x[relative.augment(x) @ w < 0]
-    for name, number, seen in (("tanh", tanh, x), ("relu", active, on)):
+    neurons: list[tuple[Activation, int, Tensor]] = [("tanh", tanh, x), ("relu", active, on)]
+    for name, number, seen in neurons:
         if not 1 <= int(number) <= len(seen):
             return f"{name} is tried with 1 to {len(seen)} samples"
         rest = off if name == "relu" else x[:0]

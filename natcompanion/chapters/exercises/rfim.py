@@ -63,9 +63,7 @@ def memory(slow: int, fast: int) -> str:
     λ = 0.995 and 0.95.
     """
     for decay, steps in ((0.995, slow), (0.95, fast)):
-        left = 1.0
-        for _ in range(int(steps) - 1):
-            left *= decay
+        left = decay ** (int(steps) - 1)
         if not left * decay < 1e-3:
             return f"with λ = {decay} there is still {left * decay:.3g} after {steps} steps"
         if left < 1e-3:
@@ -75,19 +73,19 @@ def memory(slow: int, fast: int) -> str:
 
 def sigmoid_neuron(scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """Return metric, inputs and gradient of a sigmoid neuron with weights of a scale."""
-    Z = relative.augment(_random(SAMPLES, INPUTS))
-    t = (_random(SAMPLES, seed=2) > 0).double()
-    p = (Z @ (scale * _random(INPUTS + 1, seed=1))).sigmoid()
-    return (Z.T * (p * (1 - p))) @ Z / len(Z), Z, (p - t) @ Z / len(Z)
+    x, w = _random(SAMPLES, INPUTS), scale * _random(INPUTS + 1, seed=1)
+    Z, t = relative.augment(x), (_random(SAMPLES, seed=2) > 0).double()
+    gradient = ((Z @ w).sigmoid() - t) @ Z / len(Z)
+    return relative.neuron_rfim(w, x, "sigmoid"), Z, gradient
 
 
-def coordinates_gap(rule: Rule, B: Tensor, scale: float = 1.0, eps: float = 0.01) -> float:
+def coordinates_gap(rule: Rule, B: Tensor) -> float:
     """Return how far a rule's steps for inputs ``Z`` and ``Z @ B.T`` end apart, as a multiple of
     the first.
     """
-    g, Z, gradient = sigmoid_neuron(scale)
-    one = rule(g, Z, gradient, eps)
-    other = B.T @ rule(B @ g @ B.T, Z @ B.T, B @ gradient, eps)
+    g, Z, gradient = sigmoid_neuron()
+    one = rule(g, Z, gradient, 0.01)
+    other = B.T @ rule(B @ g @ B.T, Z @ B.T, B @ gradient, 0.01)
     return float((one - other).norm() / one.norm())
 
 

@@ -10,7 +10,15 @@ import nbformat
 import pytest
 import torch
 
-from natcompanion.chapters.exercises import check, foundations, rfim, whitening
+from natcompanion import boltzmann as rbms
+from natcompanion.chapters.exercises import (
+    boltzmann,
+    check,
+    foundations,
+    revisiting,
+    rfim,
+    whitening,
+)
 from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.numbers import foundations as numbers
 
@@ -59,6 +67,42 @@ def no_metric(g, Z, gradient, eps):
     return torch.linalg.solve(Z.T @ Z / len(Z), gradient)
 
 
+def unit(t):
+    return torch.eye(3, dtype=torch.float64)[t]
+
+
+def by_y(y, t):
+    return -unit(t) / y
+
+
+def by_r(y, t):
+    return y - unit(t)
+
+
+def second_moment(Z):
+    return Z.mT @ Z / len(Z)
+
+
+def plug_in(v, h):
+    return rbms.sample_moments(v, h).covariance.square().sum()
+
+
+def halves(v, h, less=1):
+    C = []
+    for a, b in zip(v.chunk(2), h.chunk(2), strict=True):
+        C.append((a - a.mean(0)).mT @ (b - b.mean(0)) / (len(a) - less))
+    return (C[0] * C[1]).sum()
+
+
+def without_variances(v, h):
+    return plug_in(v, h) - torch.outer(v.var(0), h.var(0)).sum() / len(v)
+
+
+def wired(*units):
+    """Return the weights (4, 3) of pixels wired to one hidden unit each."""
+    return torch.stack([2 * unit(j) for j in units])
+
+
 J = numbers.jacobian()
 G = problems.example().fisher()
 L = torch.linalg.cholesky(G)
@@ -76,6 +120,15 @@ RIGHT = [
     (rfim.samples, (7, 7)),
     (rfim.memory, (1379, 135)),
     (rfim.damping, (by_inputs,)),
+    (revisiting.scores, (by_y, by_r)),
+    (revisiting.shortening, (lambda s: 1 + s,)),
+    (revisiting.labels, (12, 480)),
+    (revisiting.truncation, (second_moment,)),
+    (revisiting.truncation, (lambda Z: (Z.mT @ Z).mT.contiguous().mT,)),
+    (boltzmann.weak, (lambda s, t, w: 2 * s**2 * t**2 * w,)),
+    (boltzmann.bound, (lambda n: 9 * n / 16,)),
+    (boltzmann.wiring, (wired(0, 1, 2, 0),)),
+    (boltzmann.unbiased, (halves,)),
 ]
 WRONG = [
     (foundations.coin, (1 / 0.21, 1 / 0.21), "by r, half of F δ² is 22.7 times"),
@@ -120,6 +173,40 @@ WRONG = [
     (rfim.damping, (by_identity,), "in other coordinates it ends"),
     (rfim.damping, (no_metric,), "not the natural gradient"),
     (rfim.damping, (lambda *given: -by_inputs(*given),), "does not go down"),
+    (revisiting.scores, (lambda y, t: -by_y(y, t), by_r), "by y, it says -1 times"),
+    (revisiting.scores, (lambda y, t: -1 / y, by_r), "by y, it says"),
+    (revisiting.scores, (by_y, lambda y, t: unit(t) - y), "by r, it says -1 times"),
+    (revisiting.scores, (by_y, by_y), "by r, it says"),
+    (revisiting.scores, (lambda y, t: -1 / y[t], by_r), "by y, expected a vector of 3, got"),
+    (revisiting.shortening, (lambda s: 1 / (1 + s),), "s is 0.941, and it gives 0.515"),
+    (revisiting.shortening, (lambda s: (1 + s) ** 0.5,), "it gives 1.39"),
+    (revisiting.shortening, (lambda s: 1.0,), "it gives 1"),
+    (revisiting.labels, (100, 4000), "with 100 labels for each of the 40 inputs the error is 3.47"),
+    (revisiting.labels, (3, 120), "the error is 20 %"),
+    (revisiting.labels, (12, 40), "with one label for each of 40 inputs the error is 34.7 %"),
+    (revisiting.labels, (0, 480), "must be positive"),
+    (revisiting.truncation, (lambda Z: torch.eye(4),), "in other coordinates it ends"),
+    (revisiting.truncation, (lambda Z: second_moment(Z).diag().diag(),), "in other coordinates"),
+    (revisiting.truncation, (lambda Z: second_moment(Z).inverse(),), "in other coordinates"),
+    (revisiting.truncation, (lambda Z: Z.mT.cov(),), "positive definite"),
+    (revisiting.truncation, (lambda Z: -second_moment(Z),), "positive definite"),
+    (revisiting.truncation, (lambda Z: Z,), "expected a matrix of shape (4, 4), got (40, 4)"),
+    (boltzmann.weak, (lambda s, t, w: s**2 * t**2 * w,), "it is 0.5 times the gradient"),
+    (boltzmann.weak, (lambda s, t, w: 2 * s * t * w,), "it is 18.5 times the gradient"),
+    (boltzmann.weak, (lambda s, t, w: -2 * s**2 * t**2 * w,), "it is -1 times the gradient"),
+    (boltzmann.bound, (lambda n: n,), "comes as close as 1.827"),
+    (boltzmann.bound, (lambda n: 3 * n / 4,), "comes as close as 1.827"),
+    (boltzmann.bound, (lambda n: n / 16,), "a larger bound than 0.1875 holds"),
+    (boltzmann.bound, (lambda n: torch.nan,), "comes as close as"),
+    (boltzmann.wiring, (torch.ones(4, 3),), "away from the product"),
+    (boltzmann.wiring, (torch.diag(torch.ones(4))[:, :3],), "more weights"),
+    (boltzmann.wiring, (wired(0, 0, 0, 0),), "a hidden unit has no weight"),
+    (boltzmann.wiring, (torch.ones(3, 4),), "expected a matrix of shape (4, 3), got (3, 4)"),
+    (boltzmann.unbiased, (plug_in,), "over batches of 4 is 0.0247, where 0.00717 is right"),
+    (boltzmann.unbiased, (lambda v, h: plug_in(v, h) * (len(v) / (len(v) - 1)) ** 2,), "is 0.0438"),
+    (boltzmann.unbiased, (lambda v, h: halves(v, h, 0),), "is 0.00179"),
+    (boltzmann.unbiased, (without_variances,), "where 0.00717 is right"),
+    (boltzmann.unbiased, (lambda v, h: halves(v, h) * 16 / len(v) ** 2,), "over batches of 6"),
 ]
 
 
@@ -142,13 +229,16 @@ def test_only_a_change_of_units_leaves_the_diagonal_rule_alone():
     assert foundations.rescaled_gap(undamped, shear, F, g) < 1e-9
 
 
+SHOWN = ("figures.", "knobs.", "numbers.")
+
+
 def runs(chapter):
     """Return what each code cell of a chapter prints, by its id, when they run one after another;
-    figures are left out.
+    those that only show a figure or a table are left out.
     """
     scope, printed = {}, {}
     for cell in nbformat.read(BOOK / f"{chapter}.ipynb", as_version=4).cells:
-        if cell.cell_type == "code" and not cell.source.startswith("figures."):
+        if cell.cell_type == "code" and not cell.source.startswith(SHOWN):
             with redirect_stdout(io.StringIO()) as out:
                 exec(compile(cell.source, cell.id, "exec"), scope)  # noqa: S102
             printed[cell.id] = out.getvalue().strip().splitlines()
@@ -161,7 +251,10 @@ def float32_again():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("chapter", ["foundations", "rfim", "whitening"])
+CHAPTERS = ["foundations", "revisiting", "rfim", "whitening"]
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_starters_are_told_not_yet_and_solutions_yes(chapter, float32_again):
     printed = runs(chapter)
     starters = [name for name in printed if name.startswith("exercise-")]

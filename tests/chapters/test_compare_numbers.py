@@ -158,3 +158,14 @@ def test_a_method_that_never_arrives_is_shown_as_such(add):
     (row,) = compare.table("autoencoder").rows
     assert row[1:5] == ["step 0.1, plain start", "0 of 5", "over 40", "–"]
     assert compare.reached("autoencoder", "sgd").median is None
+
+
+def test_an_excess_loss_that_is_rounding_is_none_and_one_that_is_not_stays(add):
+    for method, end in (("kfac", -5e-17), ("prong", 5e-17), ("adamw", 2e-9)):
+        for preset in ("tuning", "chapter"):
+            add(values(20) | {"score": [1.0, 0.1, end]}, preset, 0, method, problem="logistic")
+    assert [compare.last("logistic", m) for m in ("kfac", "prong", "adamw")] == [0.0, 0.0, 2e-9]
+
+
+def test_the_step_size_of_a_method_is_the_one_that_the_search_chose(arena):
+    assert compare.step_size("autoencoder", "kfac") == 0.2

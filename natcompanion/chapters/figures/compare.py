@@ -35,6 +35,7 @@ LINES = {
 SCORES = {
     "autoencoder": ("Auto-encoder", "squared error of an image"),
     "convolution": ("Small convolutional network", "training loss, nats"),
+    "logistic": ("Logistic regression", "excess loss, nats"),
 }
 PROBLEMS = {title: problem for problem, (title, _) in SCORES.items()}
 AXES = {"updates": "updates", "seconds": "seconds of one processor"}
@@ -59,9 +60,12 @@ def draw(problem: str, against: str) -> Figure:
     return drawing
 
 
-def arrival(found: Arrivals) -> str:
+def arrival(found: Arrivals, key: str) -> str:
     """Return the median to the target, and how many runs arrive where some do not."""
-    when = "never in half of the runs" if found.median is None else digits(found.median)
+    if found.median is None:
+        when = "never in half of the runs"
+    else:
+        when = f"{found.median:g}" if key == "updates" else digits(found.median)
     counted = "" if found.arrived == found.n else f" ({found.arrived} of {found.n} arrive)"
     return f"{when}{counted}"
 
@@ -72,10 +76,10 @@ def describe(problem: str, against: str) -> str:
     parts = []
     for method in numbers.methods(name):
         found = numbers.reached(name, method, key)
-        parts.append(f"{numbers.METHODS[method]} {arrival(found)}")
+        parts.append(f"{numbers.METHODS[method]} {arrival(found, key)}")
     return (
         f"{problem}: {against} until the {SCORES[name][1].partition(',')[0]} is "
-        f"{digits(numbers.TARGETS[name])} (grey line), median of {numbers.starts(name)} starts, "
+        f"{numbers.TARGETS[name]:g} (grey line), median of {numbers.starts(name)} starts, "
         f"each method at the settings that its search chose: {'; '.join(parts)}. Bands are the "
         "range of the starts."
     )

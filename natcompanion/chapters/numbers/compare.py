@@ -30,6 +30,9 @@ RIVALS = ("momentum", "adamw", "muon", "batchnorm", "kfac")
 SETTINGS = ("lr", "momentum", "second", "start", "period")
 """What is chosen for a method; some of it has one value only."""
 
+ROUNDING = 1e-12
+"""A difference of two losses in float64 may be as large without meaning anything."""
+
 
 def methods(problem: str) -> list[str]:
     """Return the methods that were reported on a problem."""
@@ -47,6 +50,11 @@ def chosen(problem: str, method: str) -> Choice:
     found = choice(tuning, method, "lateness", SETTINGS)
     ends = tuple(name for name in found.edges if name in ("lr", "second"))
     return Choice(found.settings, found.searched, ends)
+
+
+def step_size(problem: str, method: str) -> float:
+    """Return the step size that the search chose."""
+    return chosen(problem, method).settings["lr"]
 
 
 def runs(problem: str, method: str) -> list[Result]:
@@ -139,8 +147,9 @@ def curve(problem: str, method: str, against: str = "updates") -> tuple[np.ndarr
 
 
 def last(problem: str, method: str) -> float:
-    """Return the median score at the end."""
-    return median(curve(problem, method)[1][:, -1])
+    """Return the median score at the end; an excess loss that is rounding is none."""
+    score = median(curve(problem, method)[1][:, -1])
+    return score if score > ROUNDING else 0.0
 
 
 def updates(problem: str, method: str) -> int:

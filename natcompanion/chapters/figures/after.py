@@ -85,10 +85,10 @@ def describe_poisson(against: str) -> str:
     parts = []
     for method, name in numbers.METHODS.items():
         found = numbers.reached(method, KEYS[against])
-        parts.append(f"{name} {arrival(found)}")
+        parts.append(f"{name} {arrival(found, KEYS[against])}")
     return (
         f"{against[0].upper()}{against[1:]} until the relative error is "
-        f"{digits(numbers.TARGET)} (grey line), median of {numbers.starts()} starts, each method "
+        f"{numbers.TARGET:g} (grey line), median of {numbers.starts()} starts, each method "
         f"at the settings that its search chose: {'; '.join(parts)}. Bands are the range of the "
         "starts."
     )

@@ -168,12 +168,12 @@ def seconds(case: Case, optimizer: torch.optim.Optimizer) -> float:
 
 def plain_share(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
     """Return the share of the parameters that takes plain steps."""
-    plain = getattr(optimizer, "plain", None)
-    if plain is None:
+    if not hasattr(optimizer, "plain"):
         return "100 %"
-    named = dict(model.named_parameters())
-    share = sum(named[name].numel() for name in plain if name in named)
-    return f"{100 * share / sum(p.numel() for p in named.values()):.0f} %"
+    modules, plain = dict(model.named_modules()), optimizer.plain
+    sizes = {p: p.numel() for p in model.parameters()}
+    own = {p for name in plain for p in modules[name].parameters(recurse=False)}
+    return f"{100 * sum(sizes[p] for p in own) / sum(sizes.values()):.0f} %"
 
 
 def main() -> None:

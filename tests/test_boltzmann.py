@@ -533,6 +533,46 @@ def test_coins_fall_with_their_probabilities(dtype):
     assert training._Coins(x, rng(6)).toss(x, out=x) is x and set(x.unique().tolist()) <= {0.0, 1.0}
 
 
+def test_cd_epoch_with_momentum():
+    """The gradients of two epochs of one batch, from epochs without momentum, by hand."""
+    rbm, X, lr, mu = machine(4, 3), binary(10, 4), 0.1, 0.7
+    u = [torch.zeros_like(p) for p in (rbm.W, rbm.a, rbm.b)]
+
+    def epoch(start, seed, **options):
+        size = {"batch_size": len(X), "lr": lr, "generator": rng(seed)}
+        return boltzmann.cd_epoch(start, X, **size, **options)
+
+    one = epoch(rbm, 1, momentum=mu, velocity=u)
+    first = (epoch(rbm, 1).vector() - rbm.vector()) / lr
+    torch.testing.assert_close(one.vector(), rbm.vector() + lr * first)
+    two = epoch(one, 2, momentum=mu, velocity=u)
+    second = (epoch(one, 2).vector() - one.vector()) / lr
+    velocity = mu * first + second
+    torch.testing.assert_close(two.vector(), one.vector() + lr * velocity)
+    torch.testing.assert_close(u[0].flatten(), velocity[7:])
+    anew = epoch(one, 2, momentum=mu)  # without the velocity it starts from rest
+    torch.testing.assert_close(anew.vector(), one.vector() + lr * second)
+    assert (anew.vector() - two.vector()).abs().max() > 1e-3
+    decayed = epoch(one, 2, momentum=mu, weight_decay=0.5)  # the decay is no part of the velocity
+    torch.testing.assert_close(decayed.W, one.W * (1 - lr * 0.5) + anew.W - one.W)
+    for bad in ({"momentum": 1.0}, {"momentum": -0.1}, {"velocity": u[:2]}, {"velocity": u[::-1]}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            epoch(rbm, 1, **bad)
+
+
+def test_the_reconstruction_error_by_hand():
+    rbm, X = machine(4, 3), binary(10, 4)
+    found = boltzmann.reconstruction_error(rbm, X)
+    for v, error in zip(X, found, strict=True):
+        h = 1 / (1 + (-(v @ rbm.W) - rbm.b).exp())
+        again = 1 / (1 + (-(rbm.W @ h) - rbm.a).exp())
+        torch.testing.assert_close(error, (v - again).square().sum())
+    copying = boltzmann.RBM(60 * torch.eye(4).double(), *torch.full((2, 4), -30.0).double())
+    assert boltzmann.reconstruction_error(copying, (X > 0.5).double()).max() < 1e-6
+    with pytest.raises(ValueError, match="v: expected"):
+        boltzmann.reconstruction_error(rbm, X[:, :2])
+
+
 def test_cd_epoch_raises_the_exact_likelihood():
     X = binary(4, 6, seed=1).repeat(50, 1)
     rbm = RBM.random(6, 4, generator=rng(1))

@@ -37,6 +37,7 @@ from natcompanion.boltzmann.training import (
     PersistentChains,
     cd_epoch,
     check_weights,
+    reconstruction_error,
 )
 from natcompanion.boltzmann.whitened import (
     LearnedWhitening,
@@ -89,6 +90,7 @@ __all__ = [
     "one_hot",
     "printed_difference",
     "product_rule_difference",
+    "reconstruction_error",
     "ridge_inverse",
     "sample_moments",
     "sampled_penalty_gradient",

@@ -2,6 +2,8 @@
 named.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from natcompanion import _checks
@@ -51,11 +53,13 @@ def cd_epoch(
     lr: float = 0.1,
     batch_size: int = 100,
     k: int = 1,
+    momentum: float = 0.0,
+    velocity: Sequence[torch.Tensor] | None = None,
     weight_decay: float = 0.0,
     mean_field: bool = False,
     generator: torch.Generator | None = None,
 ) -> RBM:
-    """Return the machine after one pass of CD-k over the shuffled rows of ``data`` (n, D).
+    r"""Return the machine after one pass of CD-k over the shuffled rows of ``data`` (n, D).
 
     Parameters
     ----------
@@ -69,6 +73,12 @@ def cd_epoch(
         Rows per step; the last batch may be smaller.
     k
         Gibbs sweeps per step.
+    momentum
+        :math:`\mu` of the step :math:`\mathrm{lr}\, u`, :math:`u \leftarrow \mu u + g`, from 0 to
+        below 1.
+    velocity
+        Tensors like (W, a, b), in float32 for half precision, which hold ``u`` and are changed in
+        place: hand the same to the next epoch. If left out, ``u`` starts at 0.
     weight_decay
         Subtract ``lr * weight_decay * W`` at each step.
     mean_field
@@ -82,8 +92,8 @@ def cd_epoch(
     Divergence
         If the weights have run away at the end.
     ValueError
-        If the data are not (n, D), not finite or outside [0, 1], or ``batch_size`` or ``k`` is no
-        integer >= 1.
+        If the data are not (n, D), not finite or outside [0, 1], ``batch_size`` or ``k`` is no
+        integer >= 1, ``momentum`` is out of range, or ``velocity`` does not fit.
 
     Examples
     --------
@@ -100,6 +110,7 @@ def cd_epoch(
         x.float() if dtype in (torch.float16, torch.bfloat16) else x.clone()
         for x in (rbm.W, rbm.a, rbm.b)
     )
+    u = _velocity(velocity, (W, a, b), momentum)
     data = rbm.check_visible(data).to(W.dtype)
     size = min(batch_size, len(data))
     visible, hidden = (
@@ -123,12 +134,64 @@ def cd_epoch(
             if not mean_field:
                 visible_coins.toss(v_model, out=v_model)
             torch.addmm(b, v_model, W, out=q_model).sigmoid_()
-        rate = lr / n
-        a.add_(v.sum(0).sub_(v_model.sum(0)), alpha=rate)
-        b.add_(q.sum(0).sub_(q_model.sum(0)), alpha=rate)
+        W.mul_(1 - lr * weight_decay)
+        for part in u or ():
+            part.mul_(momentum)
+        (to_W, to_a, to_b), rate = ((W, a, b), lr / n) if u is None else (u, 1 / n)
+        to_a.add_(v.sum(0).sub_(v_model.sum(0)), alpha=rate)
+        to_b.add_(q.sum(0).sub_(q_model.sum(0)), alpha=rate)
         q_model.neg_()
-        W.mul_(1 - lr * weight_decay).addmm_(visible[: 2 * n].mT, hidden[: 2 * n], alpha=rate)
+        to_W.addmm_(visible[: 2 * n].mT, hidden[: 2 * n], alpha=rate)
+        for p, part in zip((W, a, b), u or (), strict=u is not None):
+            p.add_(part, alpha=lr)
     return check_weights(W, a, b, dtype)
+
+
+def _velocity(
+    given: Sequence[torch.Tensor] | None, like: Sequence[torch.Tensor], momentum: float
+) -> Sequence[torch.Tensor] | None:
+    """Return the velocity of a machine, None if there is no momentum."""
+    if _checks.non_negative(momentum, "momentum") >= 1:
+        raise ValueError(f"momentum: expected a number from 0 to below 1, got {momentum!r}")
+    if given is None:
+        return [torch.zeros_like(p) for p in like] if momentum else None
+    kinds = [[(tuple(p.shape), p.dtype) for p in parts] for parts in (given, like)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"velocity: expected tensors like W, a and b, {kinds[1]}, got {kinds[0]}")
+    return given
+
+
+def reconstruction_error(rbm: RBM, v: torch.Tensor) -> torch.Tensor:
+    r"""Return the squared error of the reconstruction of each row of ``v``; (n,).
+
+    .. math:: \lVert v - p(v = 1 \mid h) \rVert^2, \qquad h = p(h = 1 \mid v)
+
+    The usual gauge of training with contrastive divergence. It is no likelihood: a machine that
+    copies its input has none. Where the smaller layer has few units,
+    :meth:`natcompanion.boltzmann.RBM.log_likelihood` is exact.
+
+    Parameters
+    ----------
+    rbm : RBM
+    v : Tensor, shape (n, D)
+        In [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If ``v`` does not fit.
+
+    Notes
+    -----
+    Hinton (2010), *A practical guide to training restricted Boltzmann machines*, Section 5.
+
+    Examples
+    --------
+    >>> rbm = RBM(torch.zeros(2, 1), torch.zeros(2), torch.zeros(1))
+    >>> reconstruction_error(rbm, torch.tensor([[1.0, 0.0]]))
+    tensor([0.5000])
+    """
+    return (v - rbm.visible_mean(rbm.hidden_mean(rbm.check_visible(v)))).square().sum(1)
 
 
 class _Coins:

@@ -296,8 +296,11 @@ def output_hessian(likelihood: Likelihood, r: torch.Tensor, t: torch.Tensor) -> 
     r = r.detach().requires_grad_()
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(likelihood.nll(r, t).sum(), r, create_graph=True)
+        if not gradient.requires_grad:  # a loss that is linear in r
+            return torch.diag_embed(torch.zeros_like(gradient))
         columns = [
-            torch.autograd.grad(g.sum(), r, retain_graph=True)[0] for g in gradient.unbind(-1)
+            torch.autograd.grad(g.sum(), r, retain_graph=True, materialize_grads=True)[0]
+            for g in gradient.unbind(-1)
         ]
     return torch.stack(columns, -1)
 

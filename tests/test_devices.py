@@ -42,6 +42,14 @@ CALLS = {
     "gradient_covariance": lambda: metrics.gradient_covariance(MODEL, X, T, Categorical()),
     "monte_carlo": lambda: metrics.monte_carlo_fisher(MODEL, X, Categorical(), samples=2),
     "operator": lambda: [FisherOperator(MODEL, X, known).diagonal() for known in KNOWN],
+    "curvature": lambda: [
+        (kind(MODEL, X, T, Categorical()).diagonal(), kind(MODEL, X, T, Categorical()).dense())
+        for kind in (metrics.GaussNewtonOperator, metrics.HessianOperator)
+    ],
+    "estimates": lambda: (
+        metrics.estimate_trace(C, 2),
+        metrics.estimate_diagonal(FisherOperator(MODEL, X, Categorical()), 2),
+    ),
     "own": lambda: metrics.fisher(MODEL, X, FromNLL(Categorical().nll, targets=T[:3])),
     "kronecker": lambda: metrics.kronecker_factors(MODEL, X, Categorical())["0"].dense(),
     "block_diagonal": lambda: metrics.block_diagonal(C, [1, 2]),
@@ -60,6 +68,8 @@ CALLS = {
         MACHINE.natural_gradient(V, 1e-2),
         MACHINE.cd_gradient(V),
         MACHINE.log_likelihood(V),
+        boltzmann.cd_epoch(MACHINE, V, momentum=0.5),
+        boltzmann.reconstruction_error(MACHINE, V),
         boltzmann.RBM.random(3, 2).fisher(),
     ),
     "kfac": kfac_step,

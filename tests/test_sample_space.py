@@ -263,6 +263,18 @@ def test_momentum_decay_damping_rule_copies_and_states_go_on():
         assert torch.equal(flat(m.parameters()), flat(model.parameters()))
 
 
+def test_a_step_that_momentum_turns_uphill_at_every_length_is_not_taken():
+    model, x = mlp((4, 3)), randn(8, 4)
+    down = model(x).detach() - 1.0
+    optimizer = SampleSpaceNaturalGradient(model, Gaussian(), 0.5, momentum=0.99, kl=10.0)
+    optimizer.step(x, down)
+    before = [w.detach().clone() for w in model.parameters()]
+    optimizer.step(x, model(x).detach() + 1e-6)  # the minimum is behind us, the velocity goes on
+    assert not optimizer.last.accepted
+    assert optimizer.last.loss_after > optimizer.last.loss
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 def test_refusals():
     model, x = mlp(), randn(5, 4)
     t = targets(Categorical(), 5, 3)

@@ -251,7 +251,7 @@ def float32_again():
     torch.set_default_dtype(torch.float32)
 
 
-CHAPTERS = ["foundations", "revisiting", "rfim", "whitening"]
+CHAPTERS = ["boltzmann", "foundations", "revisiting", "rfim", "whitening"]
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

@@ -6,16 +6,28 @@ torchrun --standalone --nproc-per-node 2 -m tests._distributed_optimizers DIRECT
 
 import copy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from natcompanion.likelihoods import Categorical
-from natcompanion.optim import KFAC, RNGD, rngd
+from natcompanion.optim import (
+    KFAC,
+    PRONG,
+    RNGD,
+    TONGA,
+    HessianFree,
+    NaturalGradient,
+    Newton,
+    SampleSpaceNaturalGradient,
+    rngd,
+)
 
 STEPS, BATCH, SHARES = 60, 20, (13, 7)
 
@@ -41,18 +53,40 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.randint(3, (60,), generator=g)
 
 
+BATCHES: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "NaturalGradient": lambda m: NaturalGradient(m, Categorical(), 0.1, damping=0.1, max_iter=8),
+    "TONGA": lambda m: TONGA(m, Categorical(), 0.1, damping=0.1, max_iter=8),
+    "Newton": lambda m: Newton(m, Categorical(), 0.1, damping=1.0),
+    "HessianFree": lambda m: HessianFree(m, Categorical(), 0.1, damping=1.0, max_iter=8),
+}
+"""Optimizers that are given a batch."""
+
+
 def made(name: str, model: nn.Module) -> torch.optim.Optimizer:
     """Return an optimizer of a scenario."""
+    kind = name.removesuffix(", resumed")
+    if kind in BATCHES:
+        return BATCHES[kind](model)
     if name.startswith("KFAC"):
         used = [p for key, p in model.named_parameters() if "idle" not in key]
-        return KFAC(model, Categorical(), 0.05, damping=0.1, decay=0.5, parameters=used)
+        params = None if name == "KFAC, idle layer" else used
+        return KFAC(model, Categorical(), 0.05, damping=0.1, decay=0.5, parameters=params)
     options = {"eps": 0.05, "period": 3, "decay": 0.8, "momentum": 0.5, "weight_decay": 0.01}
     if name == "RNGD, sample":
         options["sample"] = data()[0]
     return RNGD(model, 0.05, statistics_every=1, **options)
 
 
-SCENARIOS = ("RNGD", "RNGD, sample", "RNGD, resumed", "KFAC")
+SCENARIOS = (
+    "RNGD",
+    "RNGD, sample",
+    "RNGD, resumed",
+    "KFAC",
+    "KFAC, idle layer",
+    "KFAC, resumed",
+    *BATCHES,
+    "NaturalGradient, resumed",
+)
 
 
 def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
@@ -68,10 +102,14 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
         mine = rows.split(SHARES)[rank] if world > 1 else rows
         if isinstance(optimizer, KFAC) and step % 5 == 0:
             optimizer.refresh(x[mine])
-        if step == STEPS // 2 and name == "RNGD, resumed":
+        if step == STEPS // 2 and name.endswith("resumed"):
             state = copy.deepcopy(optimizer.state_dict())
             optimizer = made(name, model)
             optimizer.load_state_dict(state)
+        if name.removesuffix(", resumed") in BATCHES:
+            optimizer.step(x[mine], t[mine])  # type: ignore[arg-type]  # a batch, no closure
+            path.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+            continue
         optimizer.zero_grad()
         loss = cross_entropy(wrapped(x[mine]), t[mine], reduction="sum") * (world / BATCH)
         loss.backward()
@@ -80,12 +118,41 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
     return torch.stack(path)
 
 
+SHARDED: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "PRONG": lambda m: PRONG(m, 0.1),
+    "RNGD": lambda m: RNGD(m, 0.1),
+    "KFAC": lambda m: KFAC(m, Categorical(), 0.1),
+    "NaturalGradient": lambda m: NaturalGradient(m, Categorical(), 0.1),
+}
+
+
+def refusals() -> dict[str, str]:
+    """Return what optimizers say of parameters of which each process holds a part, and those that
+    need the whole batch of one.
+    """
+    found = {}
+    for name, make in SHARDED.items():
+        model = Net().double()
+        fully_shard(model)
+        try:
+            found[name] = repr(make(model))
+        except ValueError as error:
+            found[name] = str(error)
+    optimizer = SampleSpaceNaturalGradient(Net().double(), Categorical(), 0.1)
+    try:
+        found["SampleSpaceNaturalGradient"] = str(optimizer.step(*data()))
+    except ValueError as error:
+        found["SampleSpaceNaturalGradient"] = str(error)
+    return found
+
+
 def main(directory: Path) -> None:
     """Store what this process sees of every scenario."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    paths = {name: train(name, rank, world) for name in SCENARIOS}
+    paths: dict = {name: train(name, rank, world) for name in SCENARIOS}
+    paths["refusals"] = refusals()
     means = rngd.world_size
     rngd.world_size = lambda: 1  # the negative control: each process has statistics of its own
     paths["statistics of one process"] = train("RNGD", rank, world)

@@ -25,6 +25,16 @@ def test_two_processes_give_the_path_of_one(paths, name):
     assert torch.equal(paths[0][name], paths[1][name])
 
 
+@pytest.mark.parametrize("name", training.SHARDED)
+def test_sharded_parameters_are_refused(paths, name):
+    for rank in range(2):
+        assert "use DistributedDataParallel instead of fully_shard" in paths[rank]["refusals"][name]
+
+
+def test_what_needs_the_whole_batch_is_refused(paths):
+    assert "use NaturalGradient" in paths[0]["refusals"]["SampleSpaceNaturalGradient"]
+
+
 def test_without_a_mean_over_the_processes_the_paths_part(paths):
     """The negative control: each process has the statistics of its own part."""
     alone = training.train("RNGD")

@@ -9,9 +9,9 @@ import torch
 from natcompanion import metrics, reference
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
-from natcompanion.metrics import FisherOperator
+from natcompanion.metrics import FisherOperator, GaussNewtonOperator
 from natcompanion.optim import TONGA, HessianFree, KrylovSubspaceDescent, NaturalGradient
-from natcompanion.optim.krylov import GaussNewtonOperator, krylov_basis
+from natcompanion.optim.krylov import krylov_basis
 from natcompanion.solvers import Reason, conjugate_gradient
 from tests.test_natural_gradient import batch, mean_gradient, mlp, named, trajectory, vector
 

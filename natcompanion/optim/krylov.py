@@ -15,9 +15,8 @@ from torch import nn
 from natcompanion import _checks as check
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.likelihoods import Likelihood
-from natcompanion.metrics.dense import output_hessian
+from natcompanion.metrics.curvature import GaussNewtonOperator
 from natcompanion.metrics.model_function import ModelFunction
-from natcompanion.metrics.operators import JacobianProducts
 from natcompanion.optim.natural_gradient import NaturalGradient, moved
 from natcompanion.solvers import Reason, Solution, conjugate_gradient
 
@@ -25,36 +24,6 @@ FAR = 1e10
 """The loss given to the line search where the true one is not finite."""
 ENDS = {0: Reason.CONVERGED, 1: Reason.MAX_ITERATIONS, 2: Reason.STAGNATED}
 """Why the search ended, by the status that L-BFGS-B gives."""
-
-
-class GaussNewtonOperator:
-    r"""The extended Gauss-Newton matrix of the mean negative log-likelihood, known by its products.
-
-    .. math:: G_N v = \frac1n \sum_i J_i^T H_i J_i v, \qquad H_i = \frac{\partial^2 (-\log p(t_i
-    \mid r_i))}{\partial r^2}
-
-    The inner Hessian is found by differentiating the loss at the targets; nothing is taken from the
-    Fisher matrix, which it turns out to equal. Source: revisiting Eq. 14.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        x: torch.Tensor,
-        t: torch.Tensor,
-        likelihood: Likelihood,
-        *,
-        parameters: Any = None,
-        output: Any = None,
-    ) -> None:
-        f = ModelFunction(model, parameters, output)
-        self.shape, self.dtype = (f.size, f.size), f.dtype
-        self._jacobian = JacobianProducts(f, f.check(x))
-        self._inner = output_hessian(f.on(likelihood), self._jacobian.r.detach(), t) / len(x)
-
-    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
-        u = self._jacobian.push(v.to(self.dtype))
-        return self._jacobian.pull((self._inner @ u.unsqueeze(-1)).squeeze(-1)).to(v.dtype)
 
 
 class HessianFree(NaturalGradient):

@@ -4,6 +4,7 @@ pictures that are there without them.
 
 import gzip
 import importlib
+import math
 import pkgutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from test_page_engine import PARITY, largest_difference
 from visit import Visit, watch
 
 from natcompanion.chapters import figures
+from natcompanion.chapters.figures import foundations as declared
+from natcompanion.chapters.numbers import rulers
 from natcompanion.chapters.numbers.whitening import plane as whitening
 from natcompanion.chapters.page import PageFigure, fill, find
 
@@ -104,7 +107,24 @@ def whitening_inputs(seed: int) -> dict[str, list]:
     return {"plane": setting, "step": [M, inverses, theta, rate]}
 
 
-INPUTS = {"whitening.PLANE": whitening_inputs}
+def foundations_inputs(seed: int) -> dict[str, list]:
+    """Return inputs of the programs of the figure of Foundations."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def sheet(count: int) -> torch.Tensor:
+        share = torch.rand(count, 2, generator=generator, dtype=torch.float64)
+        return torch.tensor([0.9, 2.5]) + share * torch.tensor([1.2, 1.5])
+
+    v, w = sheet(1)[0].tolist()
+    cost = between(generator, 1e-5, 3e-4)
+    return {
+        "rulers": [v, w, between(generator, 0.25, 1.4), cost],
+        "reach": [v, w, cost, sheet(36)],
+        "valley": [sheet(33**2)],
+    }
+
+
+INPUTS = {"foundations.RULERS": foundations_inputs, "whitening.PLANE": whitening_inputs}
 """For each figure, random inputs of each of its programs."""
 
 
@@ -299,6 +319,192 @@ def test_a_drag_is_answered_within_a_twentieth_of_a_second(open_page):
           state.x = 1 - 0.02 * k - 0.01;
           refresh();
           if (walk.getAttribute('d') === before) throw Error('nothing moved');
+          return performance.now() - began;
+        })"""
+    )
+    assert min(times) < 50
+
+
+RULERS = "foundations.RULERS"
+NOW = """() => {
+  const {now} = document.querySelector('.nc-figure').nc;
+  return {...now, equal: now.equal.flat()};
+}"""
+ARROW = """kind => {
+  const [[x, y], [u, v]] = document.querySelector(kind).getAttribute('d').slice(1).split('L')
+    .map(end => end.split(' ').map(Number));
+  return [u - x, v - y];
+}"""
+
+
+def pull(page, label: str, x: float, y: float) -> None:
+    """Drag a handle with the mouse."""
+    box = page.get_by_role("button", name=label).locator(".nc-point").bounding_box()
+    at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*at)
+    page.mouse.down()
+    page.mouse.move(at[0] + x, at[1] + y)
+    page.mouse.up()
+
+
+def arrows(page) -> dict[str, tuple[float, float]]:
+    """Return the arrows, in pixels: those of the first sheet and those of the second."""
+    kinds = {"gradient": 1, "natural": 2, "other": 2}
+    found = {}
+    for name, sheets in kinds.items():
+        for k in range(1, sheets + 1):
+            kind = f".nc-sheets svg:nth-child({k}) .nc-line.nc-{name}:not(.nc-head)"
+            found[f"{name} {k}"] = page.evaluate(ARROW, kind)
+    return found
+
+
+def test_the_dot_is_dragged_and_the_arrows_are_those_of_the_library(open_page):
+    page = open_page(RULERS, "#foundations_v-1p6_w-3p2_stretch-0p7_cost-5em05")
+    before = page.evaluate(STATE)
+    assert before == {"v": 1.6, "w": 3.2, "stretch": 0.7, "cost": 5e-5}
+    pull(page, "Point", -60, -40)
+    state = page.evaluate(STATE)
+    assert state["v"] < 1.55
+    assert state["w"] > 3.22
+    now = page.evaluate(NOW)
+    steps, losses, _, _ = rulers.rulers(**state)
+    for row, name in enumerate(("gradient", "natural", "other")):
+        assert now["steps"][name] == pytest.approx(steps[row].tolist(), rel=1e-8)
+        assert now["falls"][name] == pytest.approx(float(losses[0] - losses[1 + row]), rel=1e-6)
+    equal = torch.tensor(now["equal"], dtype=torch.float64).reshape(-1, 2)
+    costs = rulers.divergences(state["v"], state["w"], equal)
+    assert float((costs / state["cost"] - 1).abs().max()) < 0.02
+    drawn = arrows(page)
+    scale = 165 * declared.LENS
+    for row, name in enumerate(("gradient", "natural", "other")):
+        dv, dw = (scale * steps[row]).tolist()
+        assert drawn[f"{name} 1"] == pytest.approx([dv, -dw], abs=0.2)
+    pull(page, "Point", 3000, -3000)
+    state = page.evaluate(STATE)
+    assert (state["v"], state["w"]) == (2, 3.9)
+
+
+def test_the_edge_is_pulled_and_one_arrow_swings_while_the_other_stays(open_page):
+    page = open_page(RULERS)
+    start, before = page.evaluate(STATE), arrows(page)
+    assert (start["cost"], declared.UNITS.start) == (
+        declared.COST,
+        {key: start[key] for key in ("stretch", "v", "w")},
+    )
+    pull(page, "Edge", 110, 0)
+    stretch, after = page.evaluate(STATE)["stretch"], arrows(page)
+    assert stretch > 0.8
+    assert page.get_by_label("stretch of v, as a number").input_value() == f"{stretch:.3g}"
+    for still in ("gradient 1", "natural 1"):
+        assert after[still] == before[still]
+    (x, y), (u, w) = (drawn["other 1"] for drawn in (before, after))
+    assert abs(x * w - y * u) > 0.3 * math.hypot(x, y) * math.hypot(u, w)
+    for drawn, unit in ((before, start["stretch"]), (after, stretch)):
+        for name in ("natural", "other"):  # the second sheet is the first, stretched
+            across, down = drawn[f"{name} 1"]
+            assert drawn[f"{name} 2"] == pytest.approx([unit * across, down], abs=0.3)
+    said = page.locator(".nc-words").text_content()
+    assert f"Written with u = {stretch:.2f} v, the gradient turns by " in said
+    assert "the natural gradient by 0. Steps " in said
+    pull(page, "Edge", -1000, 0)
+    assert page.evaluate(STATE)["stretch"] == 0.25
+
+
+def test_a_finger_and_keys_move_both_handles(open_page):
+    page = open_page(RULERS, has_touch=True)
+    page.get_by_role("button", name="Edge").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowUp")
+    state = page.evaluate(STATE)
+    assert state["stretch"] == pytest.approx(0.6 + 5 / 99, abs=1e-9)
+    page.get_by_role("button", name="Point").focus()
+    page.keyboard.press("Shift+ArrowDown")
+    assert page.evaluate(STATE)["w"] == pytest.approx(3.6 - 1 / 165)
+    assert page.locator(".nc-heard").text_content() == ""
+    page.wait_for_function("() => document.querySelector('.nc-heard').textContent !== ''")
+    assert page.locator(".nc-heard").text_content() == page.locator(".nc-words").text_content()
+    box = page.get_by_role("button", name="Edge").locator(".nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    touch = page.context.new_cdp_session(page)
+    for kind, points in (
+        ("touchStart", [{"x": x, "y": y}]),
+        ("touchMove", [{"x": x + 40, "y": y}]),
+        ("touchEnd", []),
+    ):
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.stretch > 0.8")
+
+
+def test_fields_bars_reset_and_link_of_foundations(open_page):
+    page = open_page(RULERS)
+    start = page.evaluate(STATE)
+    page.get_by_label("divergence of a step, as a number").fill("0.0002")
+    page.get_by_label("stretch of v", exact=True).press("Home")
+    state = page.evaluate(STATE)
+    assert (state["cost"], state["stretch"]) == (0.0002, 0.25)
+    falls = page.evaluate(NOW)["falls"]
+    widths = {}
+    for name in ("natural", "gradient", "other"):
+        bar = page.locator(f".nc-bar.nc-{name}")
+        assert bar.locator(".nc-value").text_content() == f"{falls[name]:.5f}"
+        widths[name] = float(
+            bar.locator(".nc-full").evaluate("x => x.style.getPropertyValue('--share')")
+        )
+    assert widths["natural"] == 1
+    assert widths["other"] == pytest.approx(falls["other"] / falls["natural"], abs=1e-4)
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("() => document.querySelector('.nc-heard').textContent !== ''")
+    again = open_page(RULERS, page.evaluate("() => location.hash"))
+    assert again.evaluate(STATE) == state
+    page.get_by_role("button", name="Reset").click()
+    assert page.evaluate(STATE) == start
+
+
+def test_there_is_no_arrow_where_the_loss_is_lowest(open_page):
+    page = open_page(RULERS, "#foundations_v-1p5_w-3")
+    assert page.locator(".nc-words").text_content().startswith("Here the loss is lowest")
+    lines = page.locator(".nc-sheets .nc-line:is(.nc-natural, .nc-gradient, .nc-other)")
+    assert lines.evaluate_all("nodes => nodes.map(x => x.getAttribute('d')).join('')") == ""
+    assert "NaN" not in page.locator(".nc-figure").inner_html()
+
+
+def test_the_constants_of_the_page_are_those_of_the_pictures(open_page):
+    page = open_page(RULERS)
+    script = (STATIC / "foundations.js").read_text()
+    (v, right), (w, top) = (map(float, ends) for ends in declared.SHEET)
+    assert f"{{ v: {v:g}, w: {w:g} }}, {{ v: {right:g}, w: {top:g} }}" in script
+    assert f"LEVELS = {list(declared.LEVELS)};" in script
+    hint = page.get_by_text(f"Steps are drawn {declared.LENS} times as large.")
+    assert hint.is_visible()
+
+
+def test_an_operation_that_is_wrong_shows_in_the_steps(open_page):
+    page = open_page(RULERS)
+    spoil = """name => {
+      const {state, now} = document.querySelector('.nc-figure').nc;
+      const sound = NC.ops[name];
+      NC.ops[name] = (...given) => NC.ops.mul(sound(...given), 1.001);
+      const {rulers} = JSON.parse(document.querySelector('.nc-figure script').textContent);
+      const [steps] = NC.load(rulers)(state.v, state.w, state.stretch, state.cost);
+      NC.ops[name] = sound;
+      return Math.abs(steps[2] - now.steps.natural[0]) + Math.abs(steps[3] - now.steps.natural[1]);
+    }"""
+    for name in ("sigmoid", "tanh", "mm"):
+        assert page.evaluate(spoil, name) > 1e-6, name
+
+
+def test_a_drag_in_foundations_is_answered_within_a_twentieth_of_a_second(open_page):
+    page = open_page(RULERS)
+    times = page.evaluate(
+        """() => Array.from({length: 20}, (_, k) => {
+          const {state, refresh} = document.querySelector('.nc-figure').nc;
+          const arrow = document.querySelector('.nc-line.nc-natural');
+          const before = arrow.getAttribute('d');
+          const began = performance.now();
+          state.v = 1.2 + 0.02 * k;
+          state.stretch = 0.5 + 0.02 * k;
+          refresh();
+          if (arrow.getAttribute('d') === before) throw Error('nothing moved');
           return performance.now() - began;
         })"""
     )

@@ -21,6 +21,51 @@
   NC.line = (points) => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
   NC.dots = (points) => points.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`).join("");
 
+  // Parts of a drawing.
+  NC.picture = (name, width = 340, height = 340) =>
+    NC.svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": name });
+  NC.box = (drawing, id, { left, right, top, bottom }) => {
+    const frame = { x: left, y: top, width: right - left, height: bottom - top };
+    drawing.append(NC.svg("defs", {}, NC.svg("clipPath", { id }, NC.svg("rect", frame))));
+    drawing.append(NC.svg("rect", { ...frame, class: "nc-ground" }));
+    return NC.svg("g", { "clip-path": `url(#${id})` });
+  };
+  NC.text = (drawing, x, y, words, anchor = "start", kind = "") => {
+    const node = NC.svg("text", { x, y, "text-anchor": anchor, class: kind }, words);
+    drawing.append(node);
+    return node;
+  };
+  NC.star = (drawing, [x, y]) => {
+    const d = "M0-8 2-2.6 7.6-2.5 3.1 1 4.7 6.5 0 3.2-4.7 6.5-3.1 1-7.6-2.5-2-2.6Z";
+    const node = NC.svg("path", { class: "nc-goal", d, transform: `translate(${x} ${y})` });
+    drawing.append(node);
+    return node;
+  };
+  NC.label = (node, words, spot) => {
+    const place = spot ? { x: spot[0].toFixed(1), y: spot[1].toFixed(1) } : {};
+    NC.set(node, { visibility: spot ? "visible" : "hidden", ...place });
+    node.textContent = words;
+  };
+  // Where the values of a square grid (rows of n) cross a level, as a path; at(column, row) gives pixels.
+  NC.contour = (values, n, level, at) => {
+    const corners = [[0, 0], [1, 0], [1, 1], [0, 1]];
+    let path = "";
+    for (let row = 0; row < n - 1; row++)
+      for (let column = 0; column < n - 1; column++) {
+        const first = row * n + column;
+        const heights = [values[first], values[first + 1], values[first + n + 1], values[first + n]];
+        const crossings = [];
+        for (let k = 0; k < 4; k++) {
+          const [a, b] = [heights[k] - level, heights[(k + 1) % 4] - level];
+          if (a < 0 === b < 0) continue;
+          const [[x, y], [u, v], share] = [corners[k], corners[(k + 1) % 4], a / (a - b)];
+          crossings.push(at(column + x + share * (u - x), row + y + share * (v - y)));
+        }
+        for (let k = 0; k < crossings.length; k += 2) path += NC.line(crossings.slice(k, k + 2));
+      }
+    return path;
+  };
+
   // Three digits, zeros kept, a true minus.
   NC.number = (x) => {
     const size = Math.abs(x);
@@ -89,12 +134,12 @@
   };
 
   // A point of a drawing that is moved by mouse, finger and arrow keys. Pixels are those of the drawing's viewBox.
-  NC.handle = (drawing, { label, move }) => {
+  NC.handle = (drawing, { label, move, kind = "" }) => {
     const dot = NC.svg("circle", { r: 8, class: "nc-point" });
     const ring = NC.svg("circle", { r: 14, class: "nc-ring" });
     const reach = NC.svg("circle", { r: 22, fill: "transparent" });
     const node = NC.svg("g", {
-      class: "nc-handle", tabindex: 0, role: "button", "aria-roledescription": "point to drag", "aria-label": label,
+      class: `nc-handle ${kind}`, tabindex: 0, role: "button", "aria-roledescription": "point to drag", "aria-label": label,
     }, reach, ring, dot);
     drawing.append(node);
     let place = [0, 0];
@@ -133,9 +178,28 @@
     };
   };
 
+  NC.button = (text, click) => NC.html("button", { type: "button", onclick: click }, text);
+  NC.buttons = (hint, actions) =>
+    NC.html("div", { class: "nc-clock" },
+      ...Object.entries(actions).map(([text, click]) => NC.button(text, click)),
+      NC.html("span", {}, hint));
+
+  // A bar with its name and value; put(share of the full width, value).
+  NC.bar = (name, kind) => {
+    const full = NC.html("span", { class: "nc-full" });
+    const value = NC.html("span", { class: "nc-value" });
+    return {
+      node: NC.html("div", { class: `nc-bar ${kind}` }, NC.html("span", {}, name), full, value),
+      put(share, text) {
+        full.style.setProperty("--share", Math.max(0, share).toFixed(4));
+        value.textContent = text;
+      },
+    };
+  };
+
   // Play, pause and step through the numbers of steps 0..length; show(n) draws. With reduced motion it jumps.
   NC.clock = ({ length, hint, show, reset, link }) => {
-    const button = (text, click) => NC.html("button", { type: "button", onclick: click }, text);
+    const { button } = NC;
     const count = NC.html("output", { class: "nc-count", "aria-live": "off" });
     let n = length;
     let timer = null;
@@ -206,10 +270,14 @@
     }
     return found;
   };
-  NC.copy = (hash) => {
-    const address = `${location.href.split("#")[0]}#${hash}`;
+  NC.share = async (words, hash) => {
     history.replaceState(null, "", `#${hash}`);
-    return navigator.clipboard ? navigator.clipboard.writeText(address).then(() => true, () => false) : Promise.resolve(false);
+    try {
+      await navigator.clipboard.writeText(`${location.href.split("#")[0]}#${hash}`);
+      words.tell("Link copied.");
+    } catch {
+      words.tell("The address of the page now carries the state.");
+    }
   };
 
   // A sentence for those who see, at once, and the same for those who listen, when the hand rests.

@@ -7,7 +7,7 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
   const LEVELS = [0.03, 0.1, 0.3, 1, 3];
   const [SIZE, MIDDLE, UNIT] = [340, 170, 108];
   const CURVE = { left: 46, right: 324, top: 26, bottom: 300, most: 1, least: -6 };
-  const { svg, html, set, number } = NC;
+  const { svg, html, set, number, text } = NC;
   const state = NC.linked("whitening", START) || { ...START };
   let [system, paths, kls] = [null, [], []];
 
@@ -42,17 +42,6 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
 
   // ---- The plane.
 
-  const box = (drawing, id, x, y, width, height) => {
-    drawing.append(svg("defs", {}, svg("clipPath", { id }, svg("rect", { x, y, width, height }))));
-    drawing.append(svg("rect", { x, y, width, height, class: "nc-ground" }));
-    return svg("g", { "clip-path": `url(#${id})` });
-  };
-  const text = (drawing, x, y, words, anchor = "start", kind = "") => {
-    const node = svg("text", { x, y, "text-anchor": anchor, class: kind }, words);
-    drawing.append(node);
-    return node;
-  };
-  const picture = (name) => svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": name });
   const lines = (parent, kind) => Object.fromEntries(RULES.map((name) => {
     const node = svg("path", { class: `nc-${kind} nc-${name}` });
     parent.append(node);
@@ -61,8 +50,8 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
   const order = ["plane", "damping", "eq35", "steepest", "natural"];
   const raise = (parts) => order.forEach((name) => parts[name].parentNode.append(parts[name]));
 
-  const map = picture("The plane of the parameters, with the valley, the paths and the start");
-  const inside = box(map, "nc-plane", 8, 26, 326, 306);
+  const map = NC.picture("The plane of the parameters, with the valley, the paths and the start");
+  const inside = NC.box(map, "nc-plane", { left: 8, right: 334, top: 26, bottom: 332 });
   const grid = svg("path", { class: "nc-grid" });
   const valley = svg("path", { class: "nc-valley" });
   inside.append(grid, valley);
@@ -75,9 +64,7 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
   text(map, 12, 326, "contours: 0.03, 0.1, 0.3, 1, 3 nats", "start", "nc-axis");
   const corner = text(map, 330, 326, "", "end", "nc-axis");
   const side = text(map, 12, 42, "", "start", "nc-axis");
-  const star = svg("path", { class: "nc-goal", d: "M0-8 2-2.6 7.6-2.5 3.1 1 4.7 6.5 0 3.2-4.7 6.5-3.1 1-7.6-2.5-2-2.6Z" });
-  star.setAttribute("transform", `translate(${MIDDLE} ${MIDDLE})`);
-  map.append(star);
+  NC.star(map, [MIDDLE, MIDDLE]);
   const names = Object.fromEntries(RULES.map((name) => [name, text(map, 0, 0, "", "start", `nc-label nc-${name}`)]));
   const place = NC.labels([12, 46, 330, 312], 0.5);
   const limited = (x) => Math.max(-REACH, Math.min(REACH, x));
@@ -115,9 +102,9 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
 
   // ---- The divergence.
 
-  const chart = picture("The divergence from the goal against the number of steps");
+  const chart = NC.picture("The divergence from the goal against the number of steps");
   const { left, right, top, bottom, most, least } = CURVE;
-  const curves = box(chart, "nc-curve", left, top, right - left, bottom - top);
+  const curves = NC.box(chart, "nc-curve", CURVE);
   const across = (k) => left + (Math.log1p(k) / Math.log1p(STEPS)) * (right - left);
   const down = (kl) => top + ((most - Math.log10(Math.max(kl, 1e-300))) / (most - least)) * (bottom - top);
   const scale = svg("g", { "aria-hidden": "true" });
@@ -140,10 +127,6 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
 
   // ---- Both, up to step n.
 
-  const label = (nodes, name, words, spot) => {
-    set(nodes[name], { visibility: spot ? "visible" : "hidden", ...(spot ? { x: spot[0].toFixed(1), y: spot[1].toFixed(1) } : {}) });
-    nodes[name].textContent = words;
-  };
   const wordsOf = (name) => (name === "plane" && (state.t === 0 || state.t === 1) ? "" : NAMES[name]);
   const drawSteps = (n) => {
     const visible = shown();
@@ -168,8 +151,8 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
     RULES.forEach((name) => {
       const one = inPlane.findIndex((curve) => curve.name === name);
       const two = inCurve.findIndex((curve) => curve.name === name);
-      label(names, name, wordsOf(name), one < 0 ? null : spots[one]);
-      label(titles, name, wordsOf(name), two < 0 ? null : heights[two]);
+      NC.label(names[name], wordsOf(name), one < 0 ? null : spots[one]);
+      NC.label(titles[name], wordsOf(name), two < 0 ? null : heights[two]);
     });
   };
 
@@ -215,8 +198,7 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
       clock.put(STEPS);
       refresh();
     },
-    link: () => NC.copy(NC.link("whitening", state)).then((done) =>
-      words.tell(done ? "Link copied." : "The address of the page now carries the state.")),
+    link: () => NC.share(words, NC.link("whitening", state)),
   });
   const refresh = (quiet) => {
     compute();

@@ -19,6 +19,8 @@ from natcompanion.chapters.figures.style import (
     legend_below,
 )
 from natcompanion.chapters.numbers import foundations as numbers
+from natcompanion.chapters.numbers.rulers import RULES, losses, reach, rulers, turn
+from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 from natcompanion.likelihoods import Bernoulli
 
@@ -31,6 +33,11 @@ NAMES = {
     "covariance": ("gradient covariance", PURPLE, "--", 1.6),
 }
 LEVEL = 0.0005
+LEVELS = (0.3115, 0.3125, 0.3145, 0.318, 0.323, 0.33, 0.34)
+SHEET = ((0.9, 2.1), (2.5, 4.0))
+"""The values of v and of w in the figure to play with."""
+COST, LENS = 1e-4, 5
+"""Divergence of its steps, and how many times as large they are drawn."""
 
 
 def kl_surface(v: float, w: float, dv: np.ndarray, dw: np.ndarray) -> np.ndarray:
@@ -52,6 +59,62 @@ def ellipse(matrix: torch.Tensor, level: float = LEVEL) -> np.ndarray:
     angle = torch.linspace(0, 2 * math.pi, 200, dtype=torch.float64)
     circle = torch.stack([angle.cos(), angle.sin()])
     return (vectors @ ((2 * level / lam.clamp_min(1e-9)).sqrt()[:, None] * circle)).numpy()
+
+
+def _sheet(columns: int) -> torch.Tensor:
+    """Return a grid of points (v, w), rows of so many columns; (columns squared, 2)."""
+    axes = [torch.linspace(low, high, columns, dtype=torch.float64) for low, high in SHEET]
+    w, v = torch.meshgrid(axes[1], axes[0], indexing="ij")
+    return torch.stack([v, w], dim=-1).reshape(-1, 2)
+
+
+UNIT_RULES = {
+    "natural": ("natural gradient", BLUE, "-"),
+    "gradient": ("gradient", VERMILLION, "-"),
+    "stretched gradient": ("gradient in u", VERMILLION, "--"),
+}
+
+
+def draw_units(stretch: float, v: float, w: float) -> Figure:
+    """Steps of equal divergence over the loss, in (v, w) and in (u, w), u = stretch v; each step
+    ends in a dot.
+    """
+    steps, _, root, _ = rulers(v, w, stretch, COST)
+    values = losses(_sheet(60)).reshape(60, 60)
+    drawing, panels = figure(4.2, 1, 2, width_ratios=[1.2, 1.7], sharey=True)
+    for panel, unit, half in zip(panels, (1.0, stretch), (0.6, 0.85), strict=True):
+        scale = np.array([[unit], [1.0]])
+        here = scale * np.array([[v], [w]])
+        axes = [np.linspace(low, high, 60) for low, high in SHEET]
+        panel.contour(unit * axes[0], axes[1], values, LEVELS, colors="0.75", linewidths=1)
+        angle = np.linspace(0, 2 * np.pi, 100)
+        circle = root.numpy() @ np.stack([np.cos(angle), np.sin(angle)])
+        panel.plot(*(here + LENS * scale * circle), color="0.45", linewidth=2)
+        for name, (text, color, line) in UNIT_RULES.items():
+            if panel is panels[0] or name != "gradient":
+                step = steps[RULES.index(name)].numpy()[:, None]
+                ends = np.hstack([here, here + LENS * scale * step])
+                panel.plot(*ends, line, marker=".", markevery=[1], color=color, label=text)
+        panel.plot(*here, "o", color=BLACK, markersize=8)
+        panel.plot(unit * numbers.TEACHER[0], numbers.TEACHER[1], "*", color=BLACK, markersize=12)
+        panel.set(xlim=(1.5 * unit - half, 1.5 * unit + half), ylim=SHEET[1], aspect="equal")
+    label(panels[0], "Parameters v and w", "v", "w")
+    label(panels[1], f"The same model, u = {stretch:.2g} v", "u")
+    legend_below(drawing, panels[0])
+    return drawing
+
+
+def describe_units(stretch: float, v: float, w: float) -> str:
+    """By how much the two gradients turn, and how far the loss falls along each step."""
+    steps, values, _, _ = rulers(v, w, stretch, COST)
+    falls = dict(zip(RULES, values[0] - values[1:], strict=True))
+    said = [f"{float(falls[key]):.5f} ({text})" for key, (text, *_) in UNIT_RULES.items()]
+    return (
+        f"At v = {v:.3g} and w = {w:.3g}, written with u = {stretch:.2g} v, the gradient turns by "
+        f"{turn(steps[0], steps[2]):.0f} degrees, the natural gradient by "
+        f"{turn(steps[1], steps[3]):.0f}. Steps that change the predictions equally much lower the "
+        f"loss by {said[0]}, {said[1]} and {said[2]} nats."
+    )
 
 
 def draw_six(samples: int, targets: str, w: float) -> Figure:
@@ -263,6 +326,15 @@ def describe_stretched() -> str:
     )
 
 
+UNITS = Drawing(
+    draw_units,
+    describe_units,
+    grid={"stretch": [0.4, 0.6, 1.0, 1.4], "v": [1.2, 1.4, 1.9], "w": [2.7, 3.6]},
+    ranges={"stretch": (0.25, 1.4, "log"), "v": (1.0, 2.0), "w": (2.6, 3.9)},
+    start={"stretch": 0.6, "v": 1.4, "w": 3.6},
+    labels={"stretch": "stretch of v"},
+)
+
 START = {"samples": 10, "targets": "drawn from a teacher", "w": 2.0}
 LABELS = {"samples": "labels per input (Monte Carlo)", "targets": "targets", "w": "weight w"}
 TARGETS = ["drawn from the model", "drawn from a teacher", "the likelier class"]
@@ -286,3 +358,13 @@ PATHS_APART = Drawing(draw_paths, describe_paths)
 DAMPING = Drawing(draw_damping, describe_damping)
 STALE = Drawing(draw_stale, describe_stale)
 STRETCHED = Drawing(draw_stretched, describe_stretched)
+
+
+RULERS = PageFigure(
+    "foundations.js",
+    {
+        "rulers": Traced(rulers, [1.2, 3.8, 0.5, 1e-4], [1.0, 2.5, 1.4, 1e-3]),
+        "reach": Traced(reach, [1.2, 3.8, 1e-4, _sheet(6)], [1.9, 2.6, 1e-3, 1.1 * _sheet(6)]),
+        "valley": Traced(losses, [_sheet(33)], [1.3 * _sheet(33)]),
+    },
+)

@@ -111,6 +111,7 @@ def add_note(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict:
     """Register the extension."""
     app.add_css_file("ledger.css")
+    app.add_js_file("ledger.js")
     app.connect("config-inited", add_styles)
     app.connect("source-read", check_tables)
     app.connect("doctree-read", dress)

@@ -1,5 +1,5 @@
-// Two repairs of the widget manager, sliders that say their name and their value, and equations in labels; and one of
-// the theme, which prints black titles on a dark page.
+// Repairs of the widget manager (sliders that say their name and their value, equations in labels) and of the theme
+// (names of its buttons, dark paper); what scrolls takes the keyboard focus; one button for all folded parts.
 (() => {
   "use strict";
 
@@ -57,6 +57,82 @@
       childList: true,
       subtree: true,
     });
+  });
+
+  // What a screen reader hears: the words that stand there, names where there are only pictures, and landmarks.
+  const name = () => {
+    document.querySelectorAll("summary[aria-label]").forEach((node) => node.removeAttribute("aria-label"));
+    document.querySelectorAll(".search-button-field").forEach((node) => node.removeAttribute("aria-label"));
+    document.querySelectorAll(".theme-switch[title]").forEach((node) => node.removeAttribute("title"));
+    document.querySelectorAll(".toctree-l1 > details > summary").forEach((node) => {
+      node.setAttribute("aria-label", `Pages of ${node.closest("li").querySelector("a").textContent.trim()}`);
+    });
+    document.querySelectorAll(".sidebar-primary-items__start").forEach((node) => {
+      node.setAttribute("role", "region");
+      node.setAttribute("aria-label", "Book");
+    });
+    document.querySelectorAll("thead th").forEach((node) => {
+      if (!node.textContent.trim() && !node.firstElementChild?.childElementCount) {
+        const cell = document.createElement("td");
+        cell.className = node.className;
+        node.replaceWith(cell);
+      }
+    });
+  };
+
+  // Wide equations, tables and code scroll by themselves: with the arrow keys, too.
+  const SCROLLING = [
+    "mjx-container",
+    ".cell_output .text_html > div",
+    ".pst-scrollable-table-container",
+    "table.table",
+    ".nc-table",
+    "pre",
+  ].join(", ");
+  const reach = (node) => {
+    const wide = node.scrollWidth > node.clientWidth + 1 && getComputedStyle(node).overflowX !== "visible";
+    if (wide) set(node, "tabindex", "0");
+    else if (node.getAttribute("tabindex") === "0" && !node.matches("pre")) node.removeAttribute("tabindex");
+  };
+  const watched = new WeakSet();
+  const sizes = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));
+  const watch = () => {
+    for (const node of document.querySelectorAll(SCROLLING)) {
+      if (watched.has(node)) continue;
+      watched.add(node);
+      sizes.observe(node);
+    }
+  };
+
+  // Folded parts open and close together, for reading through and for paper, which shows what is open.
+  const fold = () => {
+    const parts = [...document.querySelectorAll(".bd-article details.hide")];
+    const title = document.querySelector(".bd-article h1");
+    if (parts.length < 3 || !title) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "nc-fold";
+    const say = () => {
+      button.textContent = parts.every((part) => part.open) ? "Close the folded parts" : "Open the folded parts";
+    };
+    button.addEventListener("click", () => {
+      const open = !parts.every((part) => part.open);
+      parts.forEach((part) => (part.open = open));
+    });
+    parts.forEach((part) => part.addEventListener("toggle", say));
+    say();
+    title.after(button);
+  };
+
+  document.addEventListener("readystatechange", () => {
+    if (document.readyState === "interactive") {
+      name();
+      fold();
+    } else if (window.MathJax?.startup) {
+      window.MathJax.startup.promise.then(watch);
+    } else {
+      watch();
+    }
   });
 
   // Paper is light.

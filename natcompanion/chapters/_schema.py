@@ -140,8 +140,8 @@ class Claim:
 class Equation:
     """A numbered equation, the function that computes it and the test that binds them.
 
-    ``function`` and ``test`` may be null for a ``definition`` only. ``correction`` says what is
-    corrected.
+    ``formula`` is the equation in TeX, in its corrected form. ``function`` and ``test`` may be null
+    for a ``definition`` only. ``correction`` says what is corrected.
     """
 
     paper: str
@@ -151,12 +151,13 @@ class Equation:
     function: str | None
     test: str | None
     correction: str | None = None
+    formula: str | None = None
 
     def __post_init__(self) -> None:
         _one_of(self, "paper", tuple(PAPERS))
         _one_of(self, "status", STATUSES)
         _text(self, "says")
-        _text(self, "function", "correction", optional=True)
+        _text(self, "function", "correction", "formula", optional=True)
         _node(self, "test", optional=self.status == "definition")
         if isinstance(self.number, bool) or not isinstance(self.number, (int, str)):
             raise LedgerError(f"number: expected a number or a label, got {self.number!r}")

@@ -259,7 +259,11 @@ def verdict(claim: Claim, *, folder: Path | None = None) -> str:
     do not leaves it ``undecided``; it is ``not reproduced`` if no number of the interval meets any.
     A claim settled by a test, or not at all, keeps the verdict written down; its test asserts it.
     """
-    measurement = measured(claim, folder=folder)
+    return settle(claim, measured(claim, folder=folder))
+
+
+def settle(claim: Claim, measurement: Measurement | None) -> str:
+    """Return the verdict of a claim on a measurement, or the one written down if there is none."""
     return claim.verdict if measurement is None else _outcome(claim.criterion or {}, measurement)
 
 
@@ -292,7 +296,13 @@ def turned_by(claim: Claim, *, folder: Path | None = None) -> dict[str, str]:
     is missing to the whole), and each independent unit left out. Empty for a claim that no
     experiment settles.
     """
-    measurement = measured(claim, folder=folder)
+    return moves(claim, measured(claim, folder=folder))
+
+
+def moves(claim: Claim, measurement: Measurement | None) -> dict[str, str]:
+    """Return the small moves that turn over the verdict of a claim on a measurement; see
+    :func:`turned_by`.
+    """
     if measurement is None:
         return {}
     criterion = claim.criterion or {}

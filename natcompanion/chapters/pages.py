@@ -13,6 +13,7 @@ every table that is not what they give today.
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from natcompanion.chapters import ledger
@@ -77,12 +78,20 @@ def claims(paper: str) -> str:
         value = None if claim.paper_value is None else f"Paper: {claim.paper_value}"
         found = ledger.measured(claim)
         measured = f"Measured: {found}" if found else "Exact test" if claim.test else None
-        verdict = ledger.verdict(claim)
+        verdict = ledger.settle(claim, found)
         limit = f"These {found.resolution}." if found and verdict == "undecided" else None
-        outcome = cell(f"**{verdict}**", measured, limit)
+        outcome = cell(f"**{verdict}**", measured, limit, stability(claim, found))
         proof = cell(evidence and breakable(evidence), claim.note)
         rows.append([cell(claim.where), cell(claim.claim, value), outcome, proof])
     return table(["Where", "Claim", "Verdict", "Evidence and remarks"], rows)
+
+
+def stability(claim: ledger.Claim, found: ledger.Measurement | None) -> str | None:
+    """Return what small moves do to a verdict that runs settle."""
+    if found is None:
+        return None
+    turned = ledger.moves(claim, found)
+    return f"Turned over by: {', '.join(turned)}" if turned else "Firm"
 
 
 def equations(paper: str) -> str:
@@ -92,7 +101,8 @@ def equations(paper: str) -> str:
         correction = entry.correction and f"Correction: {entry.correction}"
         function = entry.function and f"`{entry.function.removeprefix('natcompanion.')}`"
         test = entry.test and breakable(entry.test)
-        says, proof = cell(entry.says, correction), cell(function, test)
+        formula = entry.formula and rf"$\displaystyle {entry.formula}$"
+        says, proof = cell(formula, entry.says, correction), cell(function, test)
         rows.append([cell(entry.number), says, f"**{entry.status}**", proof])
     return table(["Eq.", "What it says", "Status", "Function and test"], rows)
 
@@ -105,6 +115,38 @@ def errata(paper: str) -> str:
         right = cell(entry.right, entry.note)
         rows.append([cell(entry.where), cell(entry.printed), right, proof])
     return table(["Where", "As printed", "Right", "Kind and evidence"], rows)
+
+
+def slug(text: str) -> str:
+    """Return a text as an anchor.
+
+    Examples
+    --------
+    >>> slug("Eqs. 6, 10")
+    'eqs-6-10'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def anchors(name: str, paper: str) -> list[str]:
+    """Return the anchor of each row of the table of a ledger and a paper, in the table's order.
+
+    Examples
+    --------
+    >>> anchors("equations", "whitening")[34]
+    'whitening-eq-35'
+    """
+    entries = ledger.load(name, paper)
+    if name == "claims":
+        return [claim.id for claim in entries]
+    if name == "equations":
+        return [f"{paper}-eq-{slug(str(entry.number))}" for entry in entries]
+    found, seen = [], Counter[str]()
+    for entry in entries:
+        place = f"{paper}-{slug(entry.where)[:40].strip('-')}"
+        seen[place] += 1
+        found.append(place if seen[place] == 1 else f"{place}-{seen[place]}")
+    return found
 
 
 def cost() -> str:

@@ -18,7 +18,7 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     .. math:: W (\Sigma + \epsilon I) W^\top = I.
 
     ========== ==================================================================
-    kind       :math:`W`
+    kind       the matrix :math:`W`
     ========== ==================================================================
     zca        :math:`(\Sigma + \epsilon I)^{-1/2}`, the symmetric solution
     pca        :math:`(\Lambda + \epsilon I)^{-1/2} U^\top`, rows by descending

@@ -29,15 +29,14 @@ def base(request, site, serve) -> str:
 @pytest.fixture(scope="module")
 def visits(browser, site, base) -> list[Visit]:
     """Open every page of the book once."""
-    return [
-        visit(browser, site, base, name, layouts=base.startswith("file")) for name in pages(site)
-    ]
+    disk, looks = base.startswith("file"), set()
+    return [visit(browser, site, base, name, disk, looks if disk else None) for name in pages(site)]
 
 
 @pytest.fixture(scope="module")
 def mini_visit(browser, mini_site) -> Visit:
     """Open the chapter of the small book once."""
-    return visit(browser, mini_site, mini_site.as_uri(), "book/chapter.html")
+    return visit(browser, mini_site, mini_site.as_uri(), "book/chapter.html", looks=set())
 
 
 def slider_problems(seen: Visit) -> list[str]:
@@ -134,6 +133,18 @@ def test_every_slider_moves_its_picture_by_keyboard(visits):
 
 def test_pages_fit_phones_and_screens_in_light_and_dark(visits):
     assert [problem for seen in visits for problem in layout_problems(seen)] == []
+
+
+def test_no_page_has_a_barrier(visits):
+    assert [line for seen in visits for line in seen.barriers] == []
+
+
+def test_no_formula_is_cut(visits):
+    assert [line for seen in visits for line in seen.cut] == []
+
+
+def test_no_text_is_smaller_than_twelve_pixels_on_a_phone(visits):
+    assert [line for seen in visits for line in seen.small] == []
 
 
 def test_pages_are_light(visits, site, base):
@@ -245,6 +256,7 @@ def test_the_small_book_has_no_problem(mini_visit):
         and mini_visit.content["math"] == 1
     )
     assert mini_visit.outside == mini_visit.failed == mini_visit.errors == []
+    assert mini_visit.barriers == mini_visit.cut == mini_visit.small == []
     assert (
         slider_problems(mini_visit) + content_problems(mini_visit) + layout_problems(mini_visit)
         == []
@@ -271,6 +283,15 @@ SPOILED = {
             '3000px">.</div></mjx-container></article>'
         ),
     ),
+    "barriers": (
+        "</article>",
+        '<button></button><p style="color: #bbb; background: #fff">pale</p></article>',
+    ),
+    "cut": (
+        "</article>",
+        '<div style="overflow: hidden; width: 9px"><mjx-container>wide</mjx-container></div></article>',
+    ),
+    "small": ("</article>", '<p style="font-size: 11px">small</p></article>'),
     "no name": ("_static/book.js", "_static/doctools.js"),
     "a block behind": ("_static/book.css", "_static/pygments.css"),
     "does not move the picture": (
@@ -287,7 +308,8 @@ def test_a_spoiled_page_is_noticed(browser, mini_site, kind):
     assert SPOILED[kind][0] in text
     name = f"book/spoiled-{kind.replace(' ', '-')}.html"
     (mini_site / name).write_text(text.replace(*SPOILED[kind]))
-    seen = visit(browser, mini_site, mini_site.as_uri(), name)
+    looks = set() if kind in ("barriers", "cut", "small") else None
+    seen = visit(browser, mini_site, mini_site.as_uri(), name, looks=looks)
     found = getattr(seen, kind, None) or slider_problems(seen) + content_problems(
         seen
     ) + layout_problems(seen)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
+import read
 from playwright.sync_api import Browser, Page, Route
 
 WIDTHS = (1280, 390)
@@ -91,6 +92,9 @@ class Visit:
     loaded: set[str] = field(default_factory=set)
     content: dict = field(default_factory=dict)
     layouts: list[dict] = field(default_factory=list)
+    barriers: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
+    small: list[str] = field(default_factory=list)
     sliders: list[list[dict]] = field(default_factory=list)
 
 
@@ -171,10 +175,18 @@ def press(page: Page, handle, key: str, before: dict) -> dict:
     return state
 
 
-def visit(browser: Browser, site: Path, base: str, name: str, layouts: bool = True) -> Visit:
+def visit(
+    browser: Browser,
+    site: Path,
+    base: str,
+    name: str,
+    layouts: bool = True,
+    looks: set[str] | None = None,
+) -> Visit:
     """Open one page, in every width and theme, move its sliders, and return what happened.
 
     What is drawn before is looked at; figures that compute in the page have tests of their own.
+    With ``looks``, the page is read for barriers as well; see :mod:`read`.
     """
     result = Visit(name)
     context = browser.new_context(
@@ -192,10 +204,23 @@ def visit(browser: Browser, site: Path, base: str, name: str, layouts: bool = Tr
                 page.set_viewport_size({"width": width, "height": 900})
                 page.wait_for_timeout(50)
                 result.layouts.append({"asked": theme, "width": width, **page.evaluate(LAYOUT)})
+                if looks is not None:
+                    read_layout(page, result, looks)
         result.sliders = list(walk(page))
     finally:
         context.close()
     return result
+
+
+def read_layout(page: Page, result: Visit, looks: set[str]) -> None:
+    """Read a page in one width and theme."""
+    layout = result.layouts[-1]
+    where = f"{result.page} at {layout['width']} px, {layout['asked']}: "
+    barriers, cut = read.read(page, len(result.layouts) == 1, looks)
+    result.barriers += [where + line for line in barriers]
+    result.cut += [where + line for line in cut]
+    if layout["width"] == min(WIDTHS):
+        result.small += [where + line for line in read.small_text(page)]
 
 
 def weigh(site: Path, base: str, seen: Visit) -> tuple[int, int]:

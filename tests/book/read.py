@@ -1,0 +1,125 @@
+"""Ask of an open page what a reader with other eyes, hands or paper meets: axe finds barriers, cut
+formulas and small text are measured, and the page is printed.
+
+The structure of a page depends on its width only where something scrolls or goes, and the contrast of
+a text only on its colours, size and weight. So axe checks the structure once, what a width can change
+in each state, and contrast once for each look that a text has on any page, in any state.
+"""
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+LEAST = 12
+EVERYTHING = {"include": [["html"]], "exclude": [["mjx-math"]]}
+NO_CONTRAST = {"color-contrast": {"enabled": False}}
+BY_WIDTH = ["scrollable-region-focusable", "aria-hidden-focus", "region", "bypass"]
+
+UNFOLD = """open => document.querySelectorAll('.bd-article details')
+  .forEach(part => part.open = open)"""
+
+LOOKS = """known => {
+  const seen = new Set(known), grounds = new Map();
+  const ground = node => {
+    if (!node) return '';
+    if (!grounds.has(node)) {
+      const {backgroundColor, backgroundImage, opacity} = getComputedStyle(node);
+      const own = backgroundColor === 'rgba(0, 0, 0, 0)' ? '' : backgroundColor;
+      const solid = own.startsWith('rgb(') && opacity === '1';
+      grounds.set(node, `${own}${backgroundImage}${opacity}` + (solid ? '' : ground(node.parentElement)));
+    }
+    return grounds.get(node);
+  };
+  document.querySelectorAll('[data-look]').forEach(node => node.removeAttribute('data-look'));
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || node.closest('mjx-container, script, style')) continue;
+    if (!node.checkVisibility({visibilityProperty: true})) continue;
+    const {color, fontSize, fontWeight} = getComputedStyle(node);
+    const look = [color, fontSize, fontWeight, ground(node)].join(' ');
+    if (seen.has(look)) continue;
+    seen.add(look);
+    found.push(look);
+    node.setAttribute('data-look', '');
+  }
+  return found;
+}"""
+
+CHECK = """async ([context, options]) => (await axe.run(context, {resultTypes: ['violations'], ...options}))
+  .violations.flatMap(({id, nodes}) => nodes.map(({target, html}) =>
+    `${id}: ${target.join(' ')} ${html.slice(0, 120)}`))"""
+
+SMALL = """least => {
+  const small = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || node.closest('mjx-container, script, style, sub, sup')) continue;
+    if (!node.checkVisibility({visibilityProperty: true})) continue;
+    const size = parseFloat(getComputedStyle(node).fontSize);
+    if (size < least) small.push(`${size} px: ${walker.currentNode.data.trim().slice(0, 60)}`);
+  }
+  return small;
+}"""
+
+CUT = """() => [...document.querySelectorAll('.bd-article mjx-container')].filter(node => {
+  if (!node.checkVisibility()) return false;
+  for (let box = node; box && !box.matches('.bd-article'); box = box.parentElement) {
+    const {overflowX, display} = getComputedStyle(box);
+    if (display === 'inline' || overflowX === 'visible') continue;
+    if (box.scrollWidth <= box.clientWidth + 1) continue;
+    if (overflowX !== 'auto' && overflowX !== 'scroll') return true;
+    if (box.tabIndex < 0 && !box.querySelector('a[href], button, input, [tabindex="0"]')) return true;
+  }
+  return node.getBoundingClientRect().right > innerWidth + 1 &&
+    !node.closest('[tabindex="0"], .pst-scrollable-table-container');
+}).map(node => node.textContent.slice(0, 60))"""
+
+CONTROLS = """() => [...document.querySelectorAll(
+    'button, input, select, summary, [role=slider], .headerlink, .copybtn')]
+  .filter(node => node.checkVisibility() && node.getBoundingClientRect().width)
+  .map(node => node.outerHTML.slice(0, 120))"""
+
+
+def read(page: Page, first: bool, looks: set[str]) -> tuple[list[str], list[str]]:
+    """Return the barriers that axe finds on a page as it is, and the formulas that are cut.
+
+    ``first`` says whether the structure has not been checked at any width; ``looks`` holds the
+    looks of text whose contrast has been, and gets the new ones.
+    """
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(AXE.read_text())
+        page.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
+    page.evaluate(UNFOLD, True)
+    barriers = check(
+        page, EVERYTHING, **({"rules": NO_CONTRAST} if first else {"runOnly": BY_WIDTH})
+    )
+    if new := page.evaluate(LOOKS, sorted(looks)):
+        looks |= set(new)
+        barriers += check(page, {"include": [["[data-look]"]]}, runOnly=["color-contrast"])
+    cut = page.evaluate(CUT)
+    page.evaluate(UNFOLD, False)
+    return barriers, cut
+
+
+def small_text(page: Page) -> list[str]:
+    """Return the text that is smaller than twelve pixels, formulas and their indices aside."""
+    return page.evaluate(SMALL, LEAST)
+
+
+def check(page: Page, context: dict, **options: object) -> list[str]:
+    """Return what axe finds."""
+    return page.evaluate(CHECK, [context, options])
+
+
+def printed(page: Page, folded: bool) -> tuple[int, list[str]]:
+    """Return how many pages a page prints on, and the controls that stand on them."""
+    page.evaluate(UNFOLD, not folded)
+    data = page.pdf(format="A4")
+    page.emulate_media(media="print")
+    left = page.evaluate(CONTROLS)
+    page.emulate_media(media="screen")
+    return len(re.findall(rb"/Type\s*/Page\b", data)), left

@@ -49,7 +49,15 @@ def copy(source: Path, target: Path) -> None:
 def main() -> None:
     """Install, copy, and leave ``.complete`` as the last file."""
     subprocess.run(
-        [*npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
+        [
+            *npm(),
+            "ci",
+            "--include=dev",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--loglevel=error",
+        ],
         cwd=ROOT,
         check=True,
     )

@@ -186,8 +186,9 @@ def evidence(root: Path, name: str, entry: ledger.Entry) -> str | None:
         function = re.sub(r"\[.*", "", test).rpartition("::")[2]
         path, mark = f"{file}.txt", f"#:~:text={quote(f'def {function}')}"
     elif name == "claims" and entry.experiment:
-        file = f"book/results/{entry.paper}/{entry.experiment}.json"
-        path, mark = file, ""
+        found = next((root / "book" / "results").glob(f"*/{entry.experiment}.json"), None)
+        file = path = found.relative_to(root).as_posix() if found else ""
+        mark = ""
     else:
         return None
     return f"../_sources/{path}{mark}" if (root / file).is_file() else None

@@ -1,9 +1,9 @@
 """Ask of an open page what a reader with other eyes, hands or paper meets: axe finds barriers, cut
 formulas and small text are measured, and the page is printed.
 
-The structure of a page depends on its width only where something scrolls or goes, and the contrast of
-a text only on its colours, size and weight. So axe checks the structure once, what a width can change
-in each state, and contrast once for each look that a text has on any page, in any state.
+The structure of a page depends on its width only where something scrolls or goes, and the contrast
+of a text only on its colours, size and weight. So axe checks the structure once, what a width can
+change in each state, and contrast once for each look that a text has on any page, in any state.
 """
 
 import re
@@ -28,7 +28,8 @@ LOOKS = """known => {
       const {backgroundColor, backgroundImage, opacity} = getComputedStyle(node);
       const own = backgroundColor === 'rgba(0, 0, 0, 0)' ? '' : backgroundColor;
       const solid = own.startsWith('rgb(') && opacity === '1';
-      grounds.set(node, `${own}${backgroundImage}${opacity}` + (solid ? '' : ground(node.parentElement)));
+      const behind = solid ? '' : ground(node.parentElement);
+      grounds.set(node, own + backgroundImage + opacity + behind);
     }
     return grounds.get(node);
   };
@@ -48,16 +49,19 @@ LOOKS = """known => {
   return found;
 }"""
 
-CHECK = """async ([context, options]) => (await axe.run(context, {resultTypes: ['violations'], ...options}))
-  .violations.flatMap(({id, nodes}) => nodes.map(({target, html}) =>
-    `${id}: ${target.join(' ')} ${html.slice(0, 120)}`))"""
+CHECK = """async ([context, options]) => {
+  const {violations} = await axe.run(context, {resultTypes: ['violations'], ...options});
+  return violations.flatMap(({id, nodes}) => nodes.map(({target, html}) =>
+    `${id}: ${target.join(' ')} ${html.slice(0, 120)}`));
+}"""
 
 SMALL = """least => {
   const small = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || node.closest('mjx-container, script, style, sub, sup')) continue;
+    if (!walker.currentNode.data.trim()) continue;
+    if (node.closest('mjx-container, script, style, sub, sup')) continue;
     if (!node.checkVisibility({visibilityProperty: true})) continue;
     const size = parseFloat(getComputedStyle(node).fontSize);
     if (size < least) small.push(`${size} px: ${walker.currentNode.data.trim().slice(0, 60)}`);
@@ -72,7 +76,8 @@ CUT = """() => [...document.querySelectorAll('.bd-article mjx-container')].filte
     if (display === 'inline' || overflowX === 'visible') continue;
     if (box.scrollWidth <= box.clientWidth + 1) continue;
     if (overflowX !== 'auto' && overflowX !== 'scroll') return true;
-    if (box.tabIndex < 0 && !box.querySelector('a[href], button, input, [tabindex="0"]')) return true;
+    const inside = 'a[href], button, input, [tabindex="0"]';
+    if (box.tabIndex < 0 && !box.querySelector(inside)) return true;
   }
   return node.getBoundingClientRect().right > innerWidth + 1 &&
     !node.closest('[tabindex="0"], .pst-scrollable-table-container');

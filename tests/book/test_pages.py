@@ -289,7 +289,10 @@ SPOILED = {
     ),
     "cut": (
         "</article>",
-        '<div style="overflow: hidden; width: 9px"><mjx-container>wide</mjx-container></div></article>',
+        (
+            '<div style="overflow: hidden; width: 9px"><mjx-container>wide</mjx-container></div>'
+            "</article>"
+        ),
     ),
     "small": ("</article>", '<p style="font-size: 11px">small</p></article>'),
     "no name": ("_static/book.js", "_static/doctools.js"),

@@ -10,7 +10,7 @@
   };
 
   const stability = (text) =>
-    /\bTurned over by:/.test(text) ? "turned" : /\bFirm\b/.test(text) ? "firm" : /\bExact test\b/.test(text) ? "exact" : "open";
+    /Turned over by:/.test(text) ? "turned" : /Firm\s*$/.test(text) ? "firm" : /Exact test\s*$/.test(text) ? "exact" : "open";
 
   const read = (table) => {
     const section = table.closest("section");

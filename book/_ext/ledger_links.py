@@ -256,7 +256,8 @@ def connect_functions(doctree: nodes.document) -> None:
     for entry in ledger.load("equations"):
         if entry.function:
             found = ledger.resolve(entry.function)
-            computed[f"{found.__module__}.{found.__qualname__}"].append(entry)
+            for place in {entry.function, f"{found.__module__}.{found.__qualname__}"}:
+                computed[place].append(entry)
     for description in doctree.findall(addnodes.desc):
         signature = description.next_node(addnodes.desc_signature)
         content = description.first_child_matching_class(addnodes.desc_content)

@@ -1,7 +1,8 @@
 """Chapters on paper: how long they are, and that nothing stands there which needs a screen."""
 
 import pytest
-from read import opened, printed
+from read import printed
+from visit import opened
 
 pytestmark = pytest.mark.browser
 

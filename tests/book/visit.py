@@ -212,6 +212,13 @@ def visit(
     return result
 
 
+def opened(page: Page, address: str) -> Page:
+    """Open an address and wait until its equations and figures stand."""
+    page.goto(address)
+    page.wait_for_function(SETTLED, timeout=60_000)
+    return page
+
+
 def read_layout(page: Page, result: Visit, looks: set[str]) -> None:
     """Read a page in one width and theme."""
     layout = result.layouts[-1]

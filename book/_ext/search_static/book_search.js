@@ -14,7 +14,7 @@
   const entries = SEARCHED.map(([kind, address, title, page, text]) => {
     const own = kind === "chapter" || kind === "page" ? address.split("/").pop().replace(/\.html.*/, "") : "";
     const name = kind === "equation" && /^\d/.test(title) ? `Eq. ${title}` : title;
-    return { kind, address, title: name, page, text, heads: words(`${name} ${own}`), body: words(text) };
+    return { kind, address, title: name, page, text, heads: [...new Set(words(`${name} ${own}`))], body: words(text) };
   });
 
   const asEquation = (query) => fold(query).match(/^(?:eqs?\.?|equations?)?\s*\(?(\d{1,2})\)?$/)?.[1];
@@ -37,7 +37,7 @@
       const fits = terms.map((term) => fit(term, entry));
       if (fits.some((value) => value === 0)) return 0;
       const head = entry.heads.join(" ");
-      const whole = head === phrase ? 20 : ` ${head} `.includes(` ${phrase} `) ? 10 : 0;
+      const whole = entry.kind === "function" ? 0 : head === phrase ? 20 : ` ${head} `.includes(` ${phrase} `) ? 10 : 0;
       const said = terms.length > 1 && entry.body.join(" ").includes(phrase) ? 4 : 0;
       const named = entry.kind === "function" && /[_.]/.test(query) && fold(entry.title).split(".").pop() === fold(query) ? 100 : 0;
       return WEIGHTS[entry.kind] * (fits.reduce((sum, value) => sum + value, 0) / terms.length + whole + said) + named;

@@ -290,8 +290,8 @@ SPOILED = {
     "cut": (
         "</article>",
         (
-            '<div style="overflow: hidden; width: 9px"><mjx-container>wide</mjx-container></div>'
-            "</article>"
+            '<div style="overflow: hidden; width: 9px"><div style="width: 99px">'
+            "<mjx-container>wide</mjx-container></div></div></article>"
         ),
     ),
     "small": ("</article>", '<p style="font-size: 11px">small</p></article>'),

@@ -95,7 +95,9 @@ def read_sections(doctree: nodes.document) -> Iterator[Section]:
 
 
 def remember(app: Sphinx, doctree: nodes.document) -> None:
-    """Keep the sections of a chapter until the ledgers' pages are written; give rows anchors."""
+    """Keep the sections of a chapter until the ledgers' pages are written; give rows anchors, which
+    Markdown can name: ``[text](claims.md#prong-aligned)``.
+    """
     name = app.env.docname.rpartition("/")[2]
     if name in ledger.PAPERS:
         kept = app.env.__dict__.setdefault("ledger_sections", {})
@@ -106,6 +108,7 @@ def remember(app: Sphinx, doctree: nodes.document) -> None:
             for row, anchor in zip(body(table), pages.anchors(name, paper), strict=True):
                 row["ids"].append(anchor)
                 row["names"].append(anchor)
+                app.env.metadata[app.env.docname]["myst_slugs"][anchor] = (0, anchor, anchor)
     if name == "scoreboard":
         for raw in doctree.findall(nodes.raw):
             raw.replace_self(nodes.raw("", lead(raw.astext()), format=raw["format"]))

@@ -106,7 +106,7 @@
 
   // Folded parts open and close together, for reading through and for paper, which shows what is open.
   const fold = () => {
-    const parts = [...document.querySelectorAll(".bd-article details.hide")];
+    const parts = [...document.querySelectorAll(".bd-article details")];
     const title = document.querySelector(".bd-article h1");
     if (parts.length < 3 || !title) return;
     const button = document.createElement("button");

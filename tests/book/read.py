@@ -87,6 +87,7 @@ CUT = """() => [...document.querySelectorAll('.bd-article mjx-container')].filte
 CONTROLS = """() => [...document.querySelectorAll(
     'button, input, select, summary, [role=slider], .headerlink, .copybtn')]
   .filter(node => node.checkVisibility() && node.getBoundingClientRect().width)
+  .filter(node => !node.matches('details[open]:not(.hide) > summary'))
   .map(node => node.outerHTML.slice(0, 120))"""
 
 

@@ -107,7 +107,7 @@ def test_rows_lead_to_their_chapter_and_to_their_evidence(site, name):
 
 def test_chapters_lead_back(site):
     claims, named = 0, 0
-    for paper in ledger.PAPERS:
+    for paper in ledger.papers("equations"):
         text = (site / "book" / f"{paper}.html").read_text()
         ids = {claim.id for claim in ledger.load("claims", paper)}
         back = set(re.findall(r'href="claims\.html#([^"]+)"', text)) & ids

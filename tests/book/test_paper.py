@@ -6,7 +6,7 @@ from visit import opened
 
 pytestmark = pytest.mark.browser
 
-CHAPTERS = ("foundations", "whitening", "revisiting", "prong", "rfim", "boltzmann")
+CHAPTERS = ("foundations", "whitening", "revisiting", "prong", "rfim", "boltzmann", "after")
 STORY, WHOLE = 20, 40
 
 
@@ -25,7 +25,7 @@ def test_a_chapter_is_printed_as_it_is_open(browser, site, chapter):
 def test_the_button_folds_and_unfolds(browser, site):
     page = browser.new_page()
     page.goto((site / "book" / "whitening.html").as_uri())
-    parts = page.locator(".bd-article details.hide")
+    parts = page.locator(".bd-article details")
     button = page.get_by_role("button", name="the folded parts")
     still = "parts => parts.filter(part => part.open).length"
     assert parts.evaluate_all(still) == 0 and "Open" in button.text_content()

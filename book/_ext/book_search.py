@@ -17,7 +17,15 @@ from sphinx.application import Sphinx
 HERE = Path(__file__).parent
 VOID = {"area", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 SKIPPED = {"button", "nav", "pre", "script", "style", "svg"}
-UNREAD = {"headerlink", "ledger-here", "ledger-line", "nc-explore", "records-note"}
+UNREAD = {
+    "collapsed",
+    "expanded",
+    "headerlink",
+    "ledger-here",
+    "ledger-line",
+    "nc-explore",
+    "records-note",
+}
 CHAPTERS = ("foundations", "whitening", "revisiting", "prong", "rfim", "boltzmann")
 ROWS = {"claims": "claim", "equations": "equation", "errata": "erratum"}
 LETTERS = dict(

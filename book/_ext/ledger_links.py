@@ -94,11 +94,16 @@ def read_sections(doctree: nodes.document) -> Iterator[Section]:
         yield Section(section["ids"][0], title.astext() if title else "", text)
 
 
+def page_name(docname: str) -> str:
+    """Return the name of a page of the book, and none for the reference, where names come again."""
+    return docname.removeprefix("book/") if "/api/" not in docname else ""
+
+
 def remember(app: Sphinx, doctree: nodes.document) -> None:
     """Keep the sections of a chapter until the ledgers' pages are written; give rows anchors, which
     Markdown can name: ``[text](claims.md#prong-aligned)``.
     """
-    name = app.env.docname.rpartition("/")[2]
+    name = page_name(app.env.docname)
     if name in ledger.PAPERS:
         kept = app.env.__dict__.setdefault("ledger_sections", {})
         kept[name] = list(read_sections(doctree))
@@ -150,7 +155,7 @@ def lead(html: str) -> str:
 
 def connect(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Put the links into a page."""
-    name = docname.rpartition("/")[2]
+    name = page_name(docname)
     if name in ledger.LEDGERS:
         connect_rows(app, doctree, docname)
     elif name in ledger.PAPERS:
@@ -162,7 +167,7 @@ def connect(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def connect_rows(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Lead from each row to its section, and from its evidence to the copy of it."""
-    name = docname.rpartition("/")[2]
+    name = page_name(docname)
     kept = getattr(app.env, "ledger_sections", {})
     for table in doctree.findall(nodes.table):
         paper = table.parent["ids"][0]
@@ -207,7 +212,7 @@ def wrap(cell: nodes.entry, address: str) -> None:
 
 def connect_equations(doctree: nodes.document, docname: str) -> None:
     """Lead from each "Eq. 35" of a chapter to the row of the equation."""
-    paper = docname.rpartition("/")[2]
+    paper = page_name(docname)
     known = {str(entry.number) for entry in ledger.load("equations", paper)}
     for text in list(doctree.findall(nodes.Text)):
         if any(isinstance(node, PLAIN) for node in ancestors(text)):
@@ -234,7 +239,7 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
 
 def connect_claims(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Put under each section of a chapter the claims that it settles."""
-    paper = docname.rpartition("/")[2]
+    paper = page_name(docname)
     sections = app.env.ledger_sections[paper]
     settled = defaultdict(list)
     for claim in ledger.load("claims", paper):

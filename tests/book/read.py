@@ -1,9 +1,12 @@
 """Ask of an open page what a reader with other eyes, hands or paper meets: axe finds barriers, cut
 formulas and small text are measured, and the page is printed.
 
-The structure of a page depends on its width only where something scrolls or goes, and the contrast
-of a text only on its colours, size and weight. So axe checks the structure once, what a width can
-change in each state, and contrast once for each look that a text has on any page, in any state.
+The structure of a page depends on its width only where something scrolls or goes, and on its theme
+not at all; the contrast of a text depends on its colours and on whether it is large. So axe checks
+the structure once, what a width can change once for the other width, and contrast once for each
+look that a text has on any page, in any state. It walks over every node for each question: the
+insides of formulas, which it is not asked about, and of code, whose looks are known, are set aside
+meanwhile.
 """
 
 import re
@@ -13,12 +16,14 @@ from playwright.sync_api import Page
 
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 LEAST = 12
-EVERYTHING = {"include": [["html"]], "exclude": [["mjx-math"]]}
-NO_CONTRAST = {"color-contrast": {"enabled": False}}
-BY_WIDTH = ["scrollable-region-focusable", "aria-hidden-focus", "region", "bypass"]
+EVERYTHING = {"include": [["html"]], "exclude": [["mjx-container"]]}
+STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
+BY_WIDTH = {"runOnly": ["scrollable-region-focusable", "aria-hidden-focus", "region", "bypass"]}
 
-UNFOLD = """open => document.querySelectorAll('.bd-article details')
-  .forEach(part => part.open = open)"""
+UNFOLD = """open => new Promise(done => {
+  document.querySelectorAll('.bd-article details').forEach(part => part.open = open);
+  requestAnimationFrame(() => requestAnimationFrame(done));
+})"""
 
 LOOKS = """known => {
   const seen = new Set(known), grounds = new Map();
@@ -40,7 +45,8 @@ LOOKS = """known => {
     if (!walker.currentNode.data.trim() || node.closest('mjx-container, script, style')) continue;
     if (!node.checkVisibility({visibilityProperty: true})) continue;
     const {color, fontSize, fontWeight} = getComputedStyle(node);
-    const look = [color, fontSize, fontWeight, ground(node)].join(' ');
+    const large = parseFloat(fontSize) >= (fontWeight >= 700 ? 18.67 : 24);
+    const look = [color, large, ground(node)].join(' ');
     if (seen.has(look)) continue;
     seen.add(look);
     found.push(look);
@@ -48,6 +54,19 @@ LOOKS = """known => {
   }
   return found;
 }"""
+
+ASIDE = """() => {
+  window.aside = [...document.querySelectorAll('mjx-container, pre')]
+    .filter(node => !node.querySelector('[data-look]'))
+    .map(node => {
+      const text = node.matches('pre') ? node.textContent : '', kept = new DocumentFragment();
+      kept.append(...node.childNodes);
+      node.append(text);
+      return [node, kept];
+    });
+}"""
+
+BACK = "() => aside.forEach(([node, kept]) => node.replaceChildren(kept))"
 
 CHECK = """async ([context, options]) => {
   const {violations} = await axe.run(
@@ -91,23 +110,24 @@ CONTROLS = """() => [...document.querySelectorAll(
   .map(node => node.outerHTML.slice(0, 120))"""
 
 
-def read(page: Page, first: bool, looks: set[str]) -> tuple[list[str], list[str]]:
+def read(page: Page, rules: dict | None, looks: set[str]) -> tuple[list[str], list[str]]:
     """Return the barriers that axe finds on a page as it is, and the formulas that are cut.
 
-    ``first`` says whether the structure has not been checked at any width; ``looks`` holds the
-    looks of text whose contrast has been, and gets the new ones.
+    ``rules`` says what of the structure is checked; ``looks`` holds the looks of text whose
+    contrast has been, and gets the new ones.
     """
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE.read_text())
         page.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
     page.evaluate(UNFOLD, True)
-    barriers = check(
-        page, EVERYTHING, **({"rules": NO_CONTRAST} if first else {"runOnly": BY_WIDTH})
-    )
-    if new := page.evaluate(LOOKS, sorted(looks)):
+    cut = page.evaluate(CUT)
+    new = page.evaluate(LOOKS, sorted(looks))
+    page.evaluate(ASIDE)
+    barriers = check(page, EVERYTHING, **rules) if rules else []
+    if new:
         looks |= set(new)
         barriers += check(page, {"include": [["[data-look]"]]}, runOnly=["color-contrast"])
-    cut = page.evaluate(CUT)
+    page.evaluate(BACK)
     page.evaluate(UNFOLD, False)
     return barriers, cut
 

@@ -306,7 +306,8 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("kind", SPOILED)
-def test_a_spoiled_page_is_noticed(browser, mini_site, kind):
+def test_a_spoiled_page_is_noticed(browser, mini_site, kind, monkeypatch):
+    monkeypatch.setattr("visit.PATIENCE", 50)
     text = (mini_site / "book" / "chapter.html").read_text()
     assert SPOILED[kind][0] in text
     name = f"book/spoiled-{kind.replace(' ', '-')}.html"

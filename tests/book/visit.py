@@ -6,6 +6,7 @@ import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
@@ -14,6 +15,9 @@ from playwright.sync_api import Browser, Page, Route
 
 WIDTHS = (1280, 390)
 THEMES = ("light", "dark")
+PATIENCE = 500
+"""How often the state of a slider is asked for until it has moved; 20 milliseconds lie between."""
+
 COMPRESSED = (".html", ".js", ".css", ".svg", ".json", ".ipynb")
 """What a web server sends compressed."""
 
@@ -158,11 +162,11 @@ def walk(page: Page) -> Iterator[list[dict]]:
 
 def press(page: Page, handle, key: str, before: dict) -> dict:
     """Press a key and return the state of the slider once it has moved and the picture with it, or
-    after ten seconds.
+    when patience ends.
     """
     page.keyboard.press(key)
     still = (key == "Home" and before["first"]) or (key == "End" and before["last"])
-    for _ in range(1 if still else 500):
+    for _ in range(1 if still else PATIENCE):
         page.wait_for_timeout(5 if still else 20)
         state = handle.evaluate(SLIDER)
         moved = state["value"] == state["shown"] != before["shown"]
@@ -223,11 +227,18 @@ def read_layout(page: Page, result: Visit, looks: set[str]) -> None:
     """Read a page in one width and theme."""
     layout = result.layouts[-1]
     where = f"{result.page} at {layout['width']} px, {layout['asked']}: "
-    barriers, cut = read.read(page, len(result.layouts) == 1, looks)
+    rules = [read.STRUCTURE, read.BY_WIDTH, None, None][len(result.layouts) - 1]
+    barriers, cut = read.read(page, rules, looks)
     result.barriers += [where + line for line in barriers]
     result.cut += [where + line for line in cut]
     if layout["width"] == min(WIDTHS):
         result.small += [where + line for line in read.small_text(page)]
+
+
+@cache
+def compressed(data: bytes) -> int:
+    """Return the length of data as a web server sends it."""
+    return len(gzip.compress(data))
 
 
 def weigh(site: Path, base: str, seen: Visit) -> tuple[int, int]:
@@ -242,6 +253,6 @@ def weigh(site: Path, base: str, seen: Visit) -> tuple[int, int]:
     for path in seen.loaded:
         file = site / path.removeprefix(prefix).lstrip("/")
         data = file.read_bytes() if file.is_file() else b""
-        travel += len(gzip.compress(data)) if file.suffix in COMPRESSED else len(data)
+        travel += compressed(data) if file.suffix in COMPRESSED else len(data)
         alone += len(data) if "_static" not in file.parts and file.suffix != ".js" else 0
     return travel, alone

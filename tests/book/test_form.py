@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import nbformat
 import pytest
 
-from natcompanion.chapters import ledger
+from natcompanion.chapters import ledger, pages
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 NOTEBOOKS = sorted(BOOK.glob("*.ipynb"))
@@ -68,6 +68,15 @@ def places(path: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in headings} | set(marks)
 
 
+@cache
+def rows(name: str) -> set[str]:
+    """Return the anchors that the book gives to the rows of a ledger; elsewhere such a link opens
+    the page.
+    """
+    papers = ledger.papers(name) if name in ledger.LEDGERS else []
+    return {anchor for paper in papers for anchor in pages.anchors(name, paper)}
+
+
 def dead(path: Path, text: str) -> list[str]:
     """Return the links of a text that lead to no file, or to no heading of it."""
     found = []
@@ -76,7 +85,9 @@ def dead(path: Path, text: str) -> list[str]:
             continue
         name, _, anchor = unquote(link).partition("#")
         target = (path.parent / name).resolve() if name else path
-        known = target.is_file() and (not anchor or anchor in anchors(target) & places(target))
+        known = target.is_file() and (
+            not anchor or anchor in anchors(target) & places(target) | rows(target.stem)
+        )
         found += [] if known else [link]
     return found
 
@@ -131,6 +142,9 @@ def test_plain_markdown_is_left_alone():
 
 def test_a_dead_link_and_a_missing_citation_are_noticed():
     text = "[a](nowhere.ipynb) [b](bibliography.md#nobody-1900) [c](bibliography.md#amari-1998)"
+    assert dead(BOOK / "x.md", "[a](claims.md#prong-aligned) [b](claims.md#prong-nothing)") == [
+        "claims.md#prong-nothing"
+    ]
     assert dead(BOOK / "x.md", text) == ["nowhere.ipynb", "bibliography.md#nobody-1900"]
     assert "amari-1998" in anchors(BOOK / "bibliography.md") & places(BOOK / "bibliography.md")
     assert "prong" not in places(BOOK / "prong.ipynb"), "a heading that JupyterLab calls PRONG"

@@ -199,8 +199,8 @@ def visit(
     page = context.new_page()
     watch(page, result, base)
     try:
-        page.goto(f"{base}/{name}?frames", wait_until="load")
-        page.wait_for_function(SETTLED, timeout=20_000)
+        page.goto(f"{base}/{name}?frames", wait_until="load", timeout=120_000)
+        page.wait_for_function(SETTLED, timeout=60_000)
         result.content = page.evaluate(CONTENT)
         for theme in THEMES if layouts else ():
             page.emulate_media(color_scheme=theme)

@@ -116,9 +116,6 @@ def read(page: Page, rules: dict | None, looks: set[str]) -> tuple[list[str], li
     ``rules`` says what of the structure is checked; ``looks`` holds the looks of text whose
     contrast has been, and gets the new ones.
     """
-    if not page.evaluate("typeof axe === 'object'"):
-        page.evaluate(AXE.read_text())
-        page.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
     page.evaluate(UNFOLD, True)
     cut = page.evaluate(CUT)
     new = page.evaluate(LOOKS, sorted(looks))
@@ -139,6 +136,9 @@ def small_text(page: Page) -> list[str]:
 
 def check(page: Page, context: dict, **options: object) -> list[str]:
     """Return what axe finds."""
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(AXE.read_text())
+        page.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
     return page.evaluate(CHECK, [context, options])
 
 

@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
-from visit import Visit, pages, visit, weigh
+from read import check
+from visit import Visit, opened, pages, visit, weigh
 
 from natcompanion.chapters import ledger
 
@@ -137,6 +138,19 @@ def test_pages_fit_phones_and_screens_in_light_and_dark(visits):
 
 def test_no_page_has_a_barrier(visits):
     assert [line for seen in visits for line in seen.barriers] == []
+
+
+def test_a_figure_that_was_touched_has_no_barrier(browser, site):
+    touched, barriers = 0, []
+    for name in pages(site):
+        if '<div class="nc-figure"' not in (site / name).read_text():
+            continue
+        page = opened(browser.new_page(color_scheme="dark"), (site / name).as_uri())
+        page.locator(".nc-figure input[type=range]").first.press("ArrowRight")
+        barriers += [f"{name}: {line}" for line in check(page, {"include": [[".nc-figure"]]})]
+        touched += 1
+        page.close()
+    assert touched and barriers == []
 
 
 def test_no_formula_is_cut(visits):

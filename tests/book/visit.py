@@ -218,7 +218,7 @@ def visit(
 
 def opened(page: Page, address: str) -> Page:
     """Open an address and wait until its equations and figures stand."""
-    page.goto(address)
+    page.goto(address, timeout=120_000)
     page.wait_for_function(SETTLED, timeout=60_000)
     return page
 

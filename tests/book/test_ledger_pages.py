@@ -31,6 +31,7 @@ def name(request) -> str:
 def page(browser):
     """Open a window as wide as a screen."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_navigation_timeout(120_000)
     yield page
     page.close()
 

@@ -328,7 +328,7 @@ def test_a_drag_is_answered_within_a_twentieth_of_a_second(open_page):
 RULERS = "foundations.RULERS"
 NOW = """() => {
   const {now} = document.querySelector('.nc-figure').nc;
-  return {...now, equal: now.equal.flat()};
+  return {...now, equal: now.equal?.flat()};
 }"""
 ARROW = """kind => {
   const [[x, y], [u, v]] = document.querySelector(kind).getAttribute('d').slice(1).split('L')
@@ -366,6 +366,7 @@ def test_the_dot_is_dragged_and_the_arrows_are_those_of_the_library(open_page):
     state = page.evaluate(STATE)
     assert state["v"] < 1.55
     assert state["w"] > 3.22
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.now.equal")
     now = page.evaluate(NOW)
     steps, losses, _, _ = rulers.rulers(**state)
     for row, name in enumerate(("gradient", "natural", "other")):

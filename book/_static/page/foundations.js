@@ -25,8 +25,6 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
       const angle = (2 * Math.PI * k) / ROUND;
       return [v + a * Math.cos(angle) + b * Math.sin(angle), w + c * Math.cos(angle) + d * Math.sin(angle)];
     });
-    let equal = Float64Array.from(ellipse.flat());
-    for (let k = 0; k < ROUNDS; k++) [equal] = reach(v, w, cost, equal);
     const angle = (k) => Math.atan2(steps[2 * k + 1], steps[2 * k]);
     const turned = (one, two) => {
       const turn = Math.abs(angle(ROWS[one]) - angle(ROWS[two])) * (180 / Math.PI);
@@ -38,10 +36,18 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
       loss,
       falls: each((k) => loss - losses[k]),
       ellipse,
-      equal: ellipse.map((_, k) => [equal[2 * k], equal[2 * k + 1]]),
       turned: { gradient: turned("gradient", "other"), natural: turned("natural", "other natural") },
       lowest: !(Math.hypot(...gradient) > 1e-9),
     };
+  };
+  // The exact curve takes longest, and follows in the next frame.
+  let waiting = 0;
+  const settle = () => {
+    waiting = 0;
+    let equal = Float64Array.from(now.ellipse.flat());
+    for (let k = 0; k < ROUNDS; k++) [equal] = reach(state.v, state.w, state.cost, equal);
+    now.equal = now.ellipse.map((_, k) => [equal[2 * k], equal[2 * k + 1]]);
+    for (const place of [written, other]) place.settle();
   };
   const axis = (low, high, count) => Array.from({ length: count }, (_, k) => low + ((high - low) * k) / (count - 1));
   const [rows, columns] = [axis(LEFT.w, RIGHT.w, GRID), axis(LEFT.v, RIGHT.v, GRID)];
@@ -107,6 +113,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
     return {
       drawing, pixel,
       value: (x, y) => [MIDDLE + (x - centre) / (unit * UNIT), LEFT.w + (BOTTOM - y) / UNIT],
+      settle: () => set(truth, { d: loop(now.equal.map(larger)) }),
       draw(stretch, words, obstacles = []) {
         if (stretch !== unit || !ground.hasAttribute("d")) {
           unit = stretch;
@@ -118,7 +125,6 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
         const drawn = Object.fromEntries(shown.map((key) => [key, arrow(key)]));
         const rounds = now.ellipse.map(larger);
         set(level, { d: contour(now.loss) });
-        set(truth, { d: loop(now.equal.map(larger)) });
         set(ellipse, { d: loop(rounds) });
         set(corner, { d: now.lowest ? "" : NC.line(drawn[own].square) });
         for (const key of places) {
@@ -216,6 +222,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
     grip.node.setAttribute("aria-label", `Edge of the sheet, u ${unit()} v: pull it, or press left and right arrow`);
     drawFalls();
     words.say(sentence(), quiet);
+    waiting ||= requestAnimationFrame(settle);
   };
   root.append(
     html("div", { class: "nc-panels nc-sheets" }, written.drawing, other.drawing),

@@ -13,9 +13,11 @@ import torch
 from test_page_engine import PARITY, largest_difference
 from visit import Visit, watch
 
+from natcompanion.boltzmann import RBM
 from natcompanion.chapters import figures
 from natcompanion.chapters.figures import foundations as declared
 from natcompanion.chapters.numbers import rulers
+from natcompanion.chapters.numbers.boltzmann import machine
 from natcompanion.chapters.numbers.whitening import plane as whitening
 from natcompanion.chapters.page import PageFigure, fill, find
 
@@ -124,7 +126,34 @@ def foundations_inputs(seed: int) -> dict[str, list]:
     }
 
 
-INPUTS = {"foundations.RULERS": foundations_inputs, "whitening.PLANE": whitening_inputs}
+def machine_inputs(seed: int) -> dict[str, list]:
+    """Return inputs of the programs of the machine: any machine, any whitening, any setting."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    D, H = machine.VISIBLE, machine.HIDDEN
+    theta, v = normal(D + H + D * H), (normal(4, D) > 0).double()
+    A, B = (torch.eye(n, dtype=torch.float64) + 0.3 * normal(n, n) for n in (D, H))
+    rate, pace, eps = (between(generator, low, 0.5) for low in (0.01, 0.05, 1e-4))
+    gamma, threshold = between(generator, 1e-5, 1), between(generator, 1e-4, 0.2)
+    _, _, covariance, fisher = machine.penalized(theta, v, rate, gamma)
+    return {
+        "start": [between(generator, 0.1, 3)],
+        "penalized": [theta, v, rate, gamma],
+        "next_gamma": [covariance, gamma, threshold, rate],
+        "natural": [theta, v, rate, eps],
+        "whitened": [theta, A, B, normal(D + H), v, rate, pace, eps],
+        "off_diagonal": [fisher],
+    }
+
+
+INPUTS = {
+    "boltzmann.MACHINE": machine_inputs,
+    "foundations.RULERS": foundations_inputs,
+    "whitening.PLANE": whitening_inputs,
+}
 """For each figure, random inputs of each of its programs."""
 
 
@@ -187,17 +216,25 @@ def test_the_start_is_dragged_and_the_paths_are_those_of_the_library(open_page):
         assert float((torch.tensor(path[:51], dtype=torch.float64) - wanted).abs().max()) < PARITY
 
 
+def drag(page, start: tuple[float, float], end: tuple[float, float], touch: bool) -> None:
+    """Drag from one place of the page to another, by mouse or finger."""
+    if not touch:
+        page.mouse.move(*start)
+        page.mouse.down()
+        page.mouse.move(*end)
+        page.mouse.up()
+        return
+    session = page.context.new_cdp_session(page)
+    places = [[dict(zip("xy", place, strict=True))] for place in (start, end)]
+    for kind, points in zip(("touchStart", "touchMove", "touchEnd"), [*places, []], strict=True):
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+
 def test_a_finger_drags_the_start(open_page):
     page = open_page("whitening.PLANE", has_touch=True)
     box = page.locator(".nc-handle .nc-point").bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    touch = page.context.new_cdp_session(page)
-    for kind, points in (
-        ("touchStart", [{"x": x, "y": y}]),
-        ("touchMove", [{"x": x - 40, "y": y - 40}]),
-        ("touchEnd", []),
-    ):
-        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    drag(page, (x, y), (x - 40, y - 40), touch=True)
     page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.x < 0.8")
 
 
@@ -510,6 +547,213 @@ def test_a_drag_in_foundations_is_answered_within_a_twentieth_of_a_second(open_p
         })"""
     )
     assert min(times) < 50
+
+
+# ---- The machine that learns
+
+
+READY = "() => !document.querySelector('.nc-figure').nc.busy"
+RUN = """m => {
+  const {likelihood, share, fisher, gamma} = document.querySelector('.nc-figure').nc.runs[m];
+  return {likelihood, share, gamma, fisher: fisher.map(G => [...G])};
+}"""
+DRAWN = """node => [...node.querySelectorAll('rect[fill-opacity]')].map(cell =>
+  (cell.getAttribute('class') === 'nc-negative' ? -1 : 1) * cell.getAttribute('fill-opacity'))"""
+
+
+def open_machine(open_page, ending: str = "", **options):
+    """Return the page of the machine when all methods have learned."""
+    page = open_page("boltzmann.MACHINE", ending, **options)
+    page.wait_for_function(READY)
+    return page
+
+
+@pytest.mark.parametrize("ending", ["", "rate-0p3_gamma-0p2_threshold-0p05_eps-0p1"])
+def test_all_steps_of_every_method_are_those_of_the_library(open_page, ending):
+    page = open_machine(open_page, f"#boltzmann_{ending}" if ending else "")
+    setting = {"rate": 0.3, "gamma": 0.2, "threshold": 0.05, "eps": 0.1} if ending else {}
+    for m, method in enumerate(machine.METHODS):
+        ours = page.evaluate(RUN, m)
+        likelihood, fisher, gamma = machine.learned(method, **setting)
+        shares = [float(machine.off_diagonal(G)) for G in fisher]
+        assert len(ours["share"]) == 101
+        assert ours["likelihood"] == pytest.approx(likelihood.tolist(), abs=PARITY)
+        assert ours["share"] == pytest.approx(shares, abs=PARITY)
+        if method == "penalty":
+            assert ours["gamma"] == pytest.approx(gamma.tolist(), abs=PARITY)
+        for one, two in zip(ours["fisher"], fisher.flatten(1).tolist(), strict=True):
+            assert one == pytest.approx(two, abs=PARITY * max(map(abs, two)))
+
+
+def test_fifty_steps_of_the_natural_gradient_are_those_of_the_machine(open_page):
+    page = open_machine(open_page)
+    theta, v = machine.start(1.0)
+    rbm = RBM.from_vector(theta, machine.VISIBLE, machine.HIDDEN)
+    G = torch.tensor(page.evaluate(RUN, 0)["fisher"][0], dtype=torch.float64)
+    assert float((G.reshape(19, 19) - rbm.fisher()).abs().max()) < PARITY
+    for _ in range(50):
+        rbm = rbm.moved(0.1 * rbm.natural_gradient(v, damping=0.01))
+    ours = page.evaluate(RUN, 3)["likelihood"][50]
+    assert ours == pytest.approx(float(rbm.log_likelihood(v).mean()), abs=PARITY)
+
+
+@pytest.mark.parametrize("method", range(4))
+def test_the_maps_are_drawn_as_the_matrices_are(open_page, method):
+    page = open_machine(open_page, f"#boltzmann_method-{method}_step-40")
+    maps = page.locator(".nc-panels svg").filter(has=page.locator("rect[fill-opacity]"))
+    assert maps.count() == 5
+    for place, shown in enumerate((method, 0, 1, 2, 3)):
+        G = page.evaluate(RUN, shown)["fisher"][40]
+        most = max(map(abs, G))
+        assert maps.nth(place).evaluate(DRAWN) == pytest.approx([x / most for x in G], abs=0.0051)
+    block = page.locator(".nc-block")
+    assert block.is_visible() == (method == 1)
+
+
+def test_a_method_is_chosen_and_what_it_does_is_said(open_page):
+    page = open_machine(open_page)
+    words = page.locator(".nc-words")
+    assert words.text_content().startswith("Learned whitening, step 20: 17\u00a0% of the matrix")
+    page.get_by_label("learned whitening").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(STATE)["method"] == 1
+    C = machine.learned("penalty")[1][20][:4, 4:7]
+    many = int((C.abs() > 0.01).sum())
+    assert f"Its weight γ is 0.0673: {many} of the 12 covariances" in words.text_content()
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    heard = page.locator(".nc-heard[role=status]")
+    assert heard.text_content() == words.text_content()
+    page.get_by_label("threshold, as a number").fill("0.1")
+    page.wait_for_function(READY)
+    assert "Its weight γ is 0.00122: 0 of the 12 covariances" in words.text_content()
+    page.get_by_label("plain gradient").check()
+    assert "Plain gradient, step 20: 63\u00a0% of the matrix" in words.text_content()
+    assert page.locator(".nc-chosen.nc-steepest").count() == 2
+
+
+def test_each_control_moves_what_heeds_it_and_nothing_else(open_page):
+    page = open_machine(open_page)
+    heeded = {"γ at the start": "1", "threshold": "1", "ε": "23", "step size": "0123"}
+    last = {m: page.evaluate(RUN, m)["likelihood"][100] for m in range(4)}
+    for label, methods in heeded.items():
+        page.get_by_label(f"{label}, as a number").fill("0.11")
+        page.wait_for_function(READY)
+        now = {m: page.evaluate(RUN, m)["likelihood"][100] for m in range(4)}
+        assert {str(m) for m in last if now[m] != last[m]} == set(methods)
+        last = now
+    page.get_by_role("button", name="Reset").click()
+    start = {"method": 2, "rate": 0.1, "gamma": 0.01, "threshold": 0.01, "eps": 0.01, "step": 20}
+    assert page.evaluate(STATE) == start
+    assert page.get_by_label("step size, as a number").input_value() == "0.1"
+
+
+def test_steps_and_cells_are_walked_by_arrow_keys(open_page):
+    page = open_machine(open_page)
+    page.get_by_role("button", name="Step 20").focus()
+    for key in ("ArrowRight", "ArrowRight", "Shift+ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert steps(page) == 11
+    page.get_by_role("button", name="Cell x₂, x₂y₁").focus()
+    for key in ("ArrowDown", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    value = page.evaluate(RUN, 2)["fisher"][11][19 * 2 + 8]
+    told = page.locator(".nc-heard[role=status]").text_content()
+    assert told.startswith("x₃ and x₁y₂: ")
+    assert float(told.split(": ")[1].replace("−", "-")) == pytest.approx(value, rel=5e-3)
+
+
+@pytest.mark.parametrize("touch", [False, True])
+def test_the_step_is_dragged_by_mouse_and_finger(open_page, touch):
+    page = open_machine(open_page, has_touch=touch)
+    box = page.get_by_role("button", name="Step 20").locator(".nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    drag(page, (x, y), (x - 60, y), touch)
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.step < 15")
+    assert 3 < steps(page) < 15
+    assert page.evaluate(STATE)["step"] == steps(page)
+
+
+def test_a_click_on_the_map_names_the_cell(open_page):
+    page = open_machine(open_page, "#boltzmann_method-0_step-0")
+    box = page.locator("rect[fill-opacity]").nth(19 * 4 + 12).bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    told = page.locator(".nc-heard[role=status]").text_content()
+    assert told.startswith("h₁ and v₂h₃: ")
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_machine_plays_from_its_start_and_stops(open_page, motion):
+    page = open_machine(open_page, reduced_motion=motion)
+    page.get_by_role("button", name="Play").click()
+    assert steps(page) < 20
+    page.wait_for_function(MOVED)
+    page.get_by_role("button", name="Pause").click()
+    stopped = steps(page)
+    page.wait_for_timeout(100)
+    assert steps(page) == stopped
+    page.get_by_role("button", name="Play").click()
+    assert steps(page) >= stopped
+
+
+def test_a_link_carries_the_machine(open_page):
+    link = "#boltzmann_method-1_rate-0p25_gamma-0p5_threshold-1em04_eps-0p125_step-7"
+    page = open_machine(open_page, link)
+    state = page.evaluate(STATE)
+    wanted = {"method": 1, "rate": 0.25, "gamma": 0.5, "threshold": 1e-4, "eps": 0.125, "step": 7}
+    assert state == wanted
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    again = open_machine(open_page, page.evaluate("() => location.hash"))
+    assert again.evaluate(STATE) == state
+
+
+def test_a_change_shows_at_once_and_the_rest_within_a_second(open_page):
+    page = open_machine(open_page)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})  # of the processor
+    session.send("Performance.enable")
+
+    def spent() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    change = """rate => {
+      const {nc} = document.querySelector('.nc-figure');
+      const line = document.querySelector('.nc-line.nc-chosen');
+      const before = line.getAttribute('d');
+      const began = performance.now();
+      nc.state.rate = rate;
+      nc.refresh(['rate']);
+      if (line.getAttribute('d') === before) throw Error('nothing moved');
+      return performance.now() - began;
+    }"""
+    first, last = [], []
+    for k in range(5):
+        began = spent()
+        first.append(page.evaluate(change, 0.12 + 0.02 * k))
+        page.wait_for_function(READY)
+        last.append(spent() - began)
+    assert min(first) < 50
+    assert 0.01 < min(last) < 1
+
+
+@pytest.mark.parametrize("name", ["mm", "softmax", "sigmoid"])
+def test_a_wrong_operation_shows_in_what_the_machine_learns(open_page, name):
+    page = open_machine(open_page)
+    spoil = """name => {
+      const sound = NC.ops[name];
+      NC.ops[name] = (...given) => NC.ops.mul(sound(...given), 1.001);
+      const programs = document.querySelector('.nc-figure script').textContent;
+      const {start, penalized} = JSON.parse(programs);
+      const [theta, patterns] = NC.load(start)(1);
+      return [...NC.load(penalized)(theta, patterns, 0.1, 0)[3]];
+    }"""
+    sound = page.evaluate(RUN, 0)["fisher"][0]
+    wrong = page.evaluate(spoil, name)
+    assert max(abs(one - two) for one, two in zip(sound, wrong, strict=True)) > 1e-6
+
+
+# ---- Every figure
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -134,7 +134,7 @@
   };
 
   // A point of a drawing that is moved by mouse, finger and arrow keys. Pixels are those of the drawing's viewBox.
-  NC.handle = (drawing, { label, move, kind = "" }) => {
+  NC.handle = (drawing, { label, move, kind = "", step = 5 }) => {
     const dot = NC.svg("circle", { r: 8, class: "nc-point" });
     const ring = NC.svg("circle", { r: 14, class: "nc-ring" });
     const reach = NC.svg("circle", { r: 22, fill: "transparent" });
@@ -166,7 +166,7 @@
       const way = keys[event.key];
       if (!way) return;
       event.preventDefault();
-      const far = event.shiftKey ? 1 : 5;
+      const far = event.shiftKey ? step / 5 : step;
       move(place[0] + far * way[0], place[1] + far * way[1]);
     };
     return {
@@ -203,6 +203,7 @@
     const count = NC.html("output", { class: "nc-count", "aria-live": "off" });
     let n = length;
     let timer = null;
+    let rest = true; // where the figure put it: Play begins at 0
     const put = (k) => {
       n = Math.min(length, Math.max(0, k));
       count.textContent = `step ${n}`;
@@ -214,7 +215,8 @@
       play.textContent = "Play";
     };
     const run = () => {
-      if (n >= length) put(0);
+      if (n >= length || rest) put(0);
+      rest = false;
       play.textContent = "Pause";
       let [last, exact] = [performance.now(), n];
       const tick = (now) => {
@@ -234,6 +236,7 @@
     const play = button("Play", () => (timer ? pause() : run()));
     const forward = button("Step", () => {
       pause();
+      rest = false;
       put(n >= length ? 1 : n + 1);
     });
     const back = button("Reset", () => {
@@ -244,8 +247,9 @@
     return {
       node: NC.html("div", { class: "nc-clock" }, play, forward, back, share, count,
         NC.html("span", {}, hint)),
-      put(k) {
+      put(k, byHand = false) {
         pause();
+        rest = !byHand;
         put(k);
       },
       get now() {
@@ -293,6 +297,7 @@
         if (!quiet) timer = setTimeout(() => (heard.textContent = text), 600);
       },
       tell(text) {
+        clearTimeout(timer);
         heard.textContent = text;
       },
     };

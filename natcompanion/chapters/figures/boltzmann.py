@@ -1,8 +1,10 @@
 """The figures of the Boltzmann chapter."""
 
+import math
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,7 +24,9 @@ from natcompanion.chapters.figures.style import (
     legend_below,
 )
 from natcompanion.chapters.numbers import boltzmann as numbers
+from natcompanion.chapters.numbers.boltzmann import machine
 from natcompanion.chapters.numbers.boltzmann.curves import Band
+from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
 GREY = "#999999"
@@ -46,6 +50,97 @@ def _shade(panel: Axes, x: np.ndarray, band: Band, color: str, text: str, **styl
     panel.fill_between(x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
     panel.plot(x, band.middle, color=color, **{"linewidth": 2, "label": text, **style})
 
+
+# ---- The first screen: a machine that learns while its Fisher matrix is looked at
+
+
+def _inputs(size: float, rate: float, gamma: float, eps: float) -> dict[str, list]:
+    """Return inputs of each program of the machine, at its start times ``size``."""
+    theta, v = machine.start(size)
+    _, _, covariance, fisher = machine.penalized(theta, v, rate, gamma)
+    A, B = (size * torch.eye(n, dtype=torch.float64) for n in (machine.VISIBLE, machine.HIDDEN))
+    mean = torch.full((len(A) + len(B),), size / 4, dtype=torch.float64)
+    return {
+        "start": [size],
+        "penalized": [theta, v, rate, gamma],
+        "next_gamma": [covariance, gamma, size / 100, rate],
+        "natural": [theta, v, rate, eps],
+        "whitened": [theta, A, B, mean, v, rate, gamma, eps],
+        "off_diagonal": [fisher],
+    }
+
+
+MACHINE = PageFigure(
+    "boltzmann.js",
+    {
+        name: Traced(getattr(machine, name), example, other)
+        for (name, example), other in zip(
+            _inputs(1.0, 0.1, 0.2, 0.01).items(), _inputs(0.7, 0.3, 0.6, 0.2).values(), strict=True
+        )
+    },
+)
+
+METHOD_COLOURS = {"plain": VERMILLION, "penalty": PURPLE, "whitened": SKY, "natural": BLUE}
+METHOD_LINES = {"plain": "-", "penalty": "--", "whitened": "-.", "natural": "-"}
+
+
+def draw_machine(method: str, step: int) -> Figure:
+    """The Fisher matrix of one method at one step; log-likelihood and share off the diagonal of
+    all.
+    """
+    name = next(key for key, text in machine.METHODS.items() if text == method)
+    G = machine.learned(name)[1][step]
+    drawing = Figure(figsize=(5.4, 5.8), layout="constrained", facecolor="white")
+    halves: Any = drawing.subfigures(2, 1, height_ratios=[1.5, 1])
+    top, bottom = halves
+    panel, most = top.subplots(), float(G.abs().max())
+    image = panel.imshow(G.numpy(), cmap="RdBu", vmin=-most, vmax=most, interpolation="nearest")
+    top.colorbar(image, ax=panel)
+    for edge in (3.5, 6.5):
+        panel.axhline(edge, color="0.4", linewidth=0.8)
+        panel.axvline(edge, color="0.4", linewidth=0.8)
+    panel.set_xticks([1.5, 5, 12.5], ["v", "h", "vh"], fontsize=FONT["tick"])
+    panel.set_yticks([1.5, 5, 12.5], ["v", "h", "vh"], fontsize=FONT["tick"])
+    label(panel, f"{method}, step {step}")
+    left, right = bottom.subplots(1, 2)
+    for key, text in machine.METHODS.items():
+        likelihood, matrices, _ = machine.learned(key)
+        style: dict[str, Any] = {"color": METHOD_COLOURS[key], "linestyle": METHOD_LINES[key]}
+        style |= {"linewidth": 3 if key == name else 1.5}
+        shares = np.array([float(machine.off_diagonal(matrix)) for matrix in matrices])
+        left.semilogx(1 + np.arange(len(likelihood)), likelihood, label=text, **style)
+        right.semilogx(1 + np.arange(len(shares)), 100 * shares, **style)
+    for panel in (left, right):
+        panel.axvline(1 + step, color="0.5", linestyle=":")
+        panel.tick_params(labelsize=FONT["tick"])
+        panel.spines[["top", "right"]].set_visible(False)
+    right.set(ylim=(0, 100))
+    label(left, "Log-likelihood, nats", "1 + number of steps")
+    label(right, "Off the diagonal, %", "1 + number of steps")
+    legend_below(drawing, left)
+    return drawing
+
+
+def describe_machine(method: str, step: int) -> str:
+    """The share off the diagonal at the start and at the step, and the log-likelihood."""
+    name = next(key for key, text in machine.METHODS.items() if text == method)
+    likelihood, matrices, _ = machine.learned(name)
+    first, now = (100 * float(machine.off_diagonal(matrices[k])) for k in (0, step))
+    best = -math.log(len(machine.start(1.0)[1]))
+    return (
+        f"A machine of {machine.VISIBLE} visible and {machine.HIDDEN} hidden units learns four "
+        f"patterns by {method}. After {step} steps {now:.0f} % of its Fisher matrix, by squares, "
+        f"lie off the diagonal, at the start {first:.0f} %; the log-likelihood is "
+        f"{digits(float(likelihood[step]))} nats, and {digits(best)} is the best there is."
+    )
+
+
+MACHINE_FRAMES = Drawing(
+    draw_machine,
+    describe_machine,
+    grid={"method": list(machine.METHODS.values()), "step": [0, 20, 100]},
+    start={"method": machine.METHODS["whitened"], "step": 20},
+)
 
 # ---- Figures 2 and 3
 

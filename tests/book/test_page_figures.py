@@ -707,16 +707,8 @@ def test_a_link_carries_the_machine(open_page):
     assert again.evaluate(STATE) == state
 
 
-def test_a_change_shows_at_once_and_the_rest_within_a_second(open_page):
+def test_a_change_of_the_machine_shows_within_a_twentieth_of_a_second(open_page):
     page = open_machine(open_page)
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})  # of the processor
-    session.send("Performance.enable")
-
-    def spent() -> float:
-        metrics = session.send("Performance.getMetrics")["metrics"]
-        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
-
     change = """rate => {
       const {nc} = document.querySelector('.nc-figure');
       const line = document.querySelector('.nc-line.nc-chosen');
@@ -727,14 +719,11 @@ def test_a_change_shows_at_once_and_the_rest_within_a_second(open_page):
       if (line.getAttribute('d') === before) throw Error('nothing moved');
       return performance.now() - began;
     }"""
-    first, last = [], []
+    first = []
     for k in range(5):
-        began = spent()
         first.append(page.evaluate(change, 0.12 + 0.02 * k))
         page.wait_for_function(READY)
-        last.append(spent() - began)
     assert min(first) < 50
-    assert 0.01 < min(last) < 1
 
 
 @pytest.mark.parametrize("name", ["mm", "softmax", "sigmoid"])

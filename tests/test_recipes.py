@@ -21,7 +21,7 @@ from natcompanion.recipes import (
     training_cost,
     work_per_image,
 )
-from natcompanion.recipes.imagefolder import main
+from natcompanion.recipes.imagefolder import main, processes
 from natcompanion.recipes.images import central_box, random_box
 from natcompanion.recipes.training import Trainer, batches
 
@@ -318,3 +318,26 @@ def test_work_of_what_it_cannot_count():
     for options, name in (((0,), "classes"), ((3, 0.0), "width")):
         with pytest.raises(ValueError, match=f"{name}: expected"):
             Inception(*options)
+
+
+@pytest.mark.parametrize(
+    ("world", "device", "calls"),
+    [
+        (1, "cpu", []),
+        (1, "cuda", []),
+        (2, "cpu", ["init gloo", "leave"]),
+        (2, "cuda", ["device 1", "init nccl", "leave"]),
+    ],
+)
+def test_one_process_joins_nobody_and_only_several_take_a_gpu_each(
+    world, device, calls, monkeypatch
+):
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    seen = []
+    monkeypatch.setattr("torch.cuda.set_device", lambda rank: seen.append(f"device {rank}"))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda x: seen.append(f"init {x}"))
+    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: seen.append("leave"))
+    with processes(device):
+        pass
+    assert seen == calls

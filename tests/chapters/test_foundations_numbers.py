@@ -306,3 +306,13 @@ def test_the_figure_draws_every_matrix_under_its_name():
         lengths = np.einsum("ni,ij,nj->n", points, M, points) / 2
         assert lengths == pytest.approx(np.full(200, figures.LEVEL), rel=1e-6), name
         assert any(label.get_text() == text for label in bars.texts)
+
+
+def test_the_surface_of_divergences_is_the_sum_over_labels():
+    dv, dw = np.array([[0.0, 0.3], [-0.2, 0.1]]), np.array([[0.0, -0.1], [0.4, 0.2]])
+    found = figures.kl_surface(1.4, 3.6, dv, dw)
+    right = [
+        [kl((1.4, 3.6), (1.4 + a, 3.6 + b)) for a, b in zip(*rows, strict=True)]
+        for rows in zip(dv, dw, strict=True)
+    ]
+    assert found == pytest.approx(np.array(right), rel=1e-9, abs=1e-15)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib.collections import PathCollection
 
 from natcompanion.chapters.figures import rfim as figures
 from natcompanion.chapters.numbers import rfim as numbers
@@ -25,6 +26,16 @@ def test_steps_are_drawn_under_their_own_names():
     for name, (x, y) in curves.items():
         step = plane.steps[name].tolist()
         assert [x[1] - x[0], y[1] - y[0]] == pytest.approx(step)
+
+
+def test_a_sample_is_drawn_as_large_as_its_weight_in_the_metric():
+    plane = numbers.neuron_steps("sigmoid", 1.0, 0.01, 0.1, 0.0)
+    panel = figures.draw_neuron("sigmoid", 1.0, 0.01).axes[0]
+    dots = [marks for marks in panel.collections if isinstance(marks, PathCollection)]
+    sizes = np.concatenate([marks.get_sizes() for marks in dots])
+    brightest = 0.25  # of a sigmoid: s (1 - s) at one half
+    right = 8 + 60 * plane.nu.numpy() / brightest
+    assert sorted(sizes) == pytest.approx(sorted(right), rel=0.01)
 
 
 def test_the_loss_around_the_weights_is_that_of_the_bent_relu():

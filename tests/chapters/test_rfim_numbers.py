@@ -693,6 +693,7 @@ def test_table_of_two_layers():
     assert rows[0] == ["tanh", "–", "yes", "none"]
     assert rows[4] == ["relu", "ι = 0.3", "yes", "50 %"]
     assert [row[1] for row in rows[5:]] == ["σ = 0.5", "α = 0.7"]
+    assert rows[3] == ["relu", "ω = 0.5", "yes", "50 %"]
     assert [row[2] for row in cells(rfim.two_layer_table(half, exact, exact))].count("no") == 4
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from natcompanion import metrics
+from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.numbers.whitening import plane as numbers
 
 CASES = [(50.0, 0.0, 0.01), (50.0, 1.0, 0.01), (6890.0, 0.3, 1e-4), (1.2, 0.7, 0.5)]
@@ -20,6 +21,20 @@ def test_the_metric_of_the_plane_is_a_power_of_the_fisher_matrix(condition, t, e
     torch.testing.assert_close(inverses[2] @ numbers.power(G, t), identity)
     torch.testing.assert_close(inverses[1] @ G, identity)
     torch.testing.assert_close(whitening @ G @ whitening.mT, identity)
+
+
+@pytest.mark.parametrize("condition", [1.2, 50.0])
+def test_another_condition_number_keeps_the_eigenvectors_and_the_largest_eigenvalue(condition):
+    F, G = problems.example().fisher(), numbers.model(condition).fisher()
+    torch.testing.assert_close(F @ G, G @ F)
+    torch.testing.assert_close(torch.linalg.eigvalsh(G)[-1], torch.linalg.eigvalsh(F)[-1])
+    assert (F - G).abs().max() > 0.01 * F.abs().max()
+
+
+def test_a_matrix_has_the_eigenvectors_of_its_columns():
+    turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    right = torch.tensor([[1.64, -0.48], [-0.48, 1.36]], dtype=torch.float64)  # by hand
+    torch.testing.assert_close(numbers.symmetric(torch.tensor([1.0, 2.0]).double(), turn), right)
 
 
 def test_the_ends_of_the_plane_are_the_parameters_and_the_natural_parameters():

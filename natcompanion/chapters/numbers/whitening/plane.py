@@ -23,13 +23,18 @@ def model(condition: float) -> LinearGaussian:
     """
     values, vectors = torch.linalg.eigh(problems.example().fisher())
     roots = torch.stack([values[1] / condition, values[1]]).sqrt()
-    return LinearGaussian((vectors * roots) @ vectors.mT)
+    return LinearGaussian(symmetric(roots, vectors))
 
 
 def power(G: torch.Tensor, exponent: float) -> torch.Tensor:
     """Return a power of a positive definite matrix."""
     values, vectors = torch.linalg.eigh(G)
-    return (vectors * values**exponent) @ vectors.mT
+    return symmetric(values**exponent, vectors)
+
+
+def symmetric(values: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Return the matrix with these eigenvalues and, in the columns, eigenvectors."""
+    return (vectors * values) @ vectors.mT
 
 
 def plane(

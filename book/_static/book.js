@@ -104,7 +104,8 @@
     }
   };
 
-  // Folded parts open and close together, for reading through and for paper, which shows what is open.
+  // Folded parts open and close together, for reading through and for paper, which shows what is open. The button stands
+  // before the first section: above it a chapter has its figure, which belongs on the first screen.
   const fold = () => {
     const parts = [...document.querySelectorAll(".bd-article details")];
     const title = document.querySelector(".bd-article h1");
@@ -121,7 +122,9 @@
     });
     parts.forEach((part) => part.addEventListener("toggle", say));
     say();
-    title.after(button);
+    const section = document.querySelector(".bd-article section section");
+    if (section) section.before(button);
+    else title.after(button);
   };
 
   document.addEventListener("readystatechange", () => {

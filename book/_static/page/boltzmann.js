@@ -70,7 +70,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   };
   const compute = () => {
     cancelAnimationFrame(frame);
-    const finished = work(18);
+    const finished = work(8);
     draw(finished);
     if (!finished) frame = requestAnimationFrame(compute);
   };
@@ -325,8 +325,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
       clock.put(START.step);
       refresh(Object.keys(controls));
     },
-    link: () => NC.copy(NC.link("boltzmann", state)).then((done) =>
-      words.tell(done ? "Link copied." : "The address of the page now carries the state.")),
+    link: () => NC.share(words, NC.link("boltzmann", state)),
   });
   const refresh = (keys) => {
     runs.forEach((run, m) => {

@@ -65,7 +65,7 @@ def arrival(found: Arrivals, key: str) -> str:
     if found.median is None:
         when = "never in half of the runs"
     else:
-        when = f"{found.median:g}" if key == "updates" else digits(found.median)
+        when = f"{round(found.median)}" if key == "updates" else digits(found.median)
     counted = "" if found.arrived == found.n else f" ({found.arrived} of {found.n} arrive)"
     return f"{when}{counted}"
 

@@ -63,8 +63,10 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   const work = (time) => {
     const end = performance.now() + time;
     while (busy()) {
-      for (const m of order()) if (runs[m].done <= STEPS) advance(m);
-      if (performance.now() > end) break;
+      for (const m of order()) {
+        if (runs[m].done <= STEPS) advance(m);
+        if (performance.now() > end) return !busy();
+      }
     }
     return !busy();
   };

@@ -148,5 +148,5 @@ def printed(page: Page, folded: bool) -> tuple[int, list[str]]:
     data = page.pdf(format="A4")
     page.emulate_media(media="print")
     left = page.evaluate(CONTROLS)
-    page.emulate_media(media="screen")
+    page.emulate_media(media="null")  # "screen" would hold for the next PDF, too
     return len(re.findall(rb"/Type\s*/Page\b", data)), left

@@ -60,8 +60,10 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   const busy = () => runs.some(({ done }) => done <= STEPS);
   let frame = null;
   const order = () => [state.method, ...[3, 2, 0, 1].filter((m) => m !== state.method)];
+  const FIRST = 5; // steps of the chosen method that an answer shows however slow the machine is
   const work = (time) => {
     const end = performance.now() + time;
+    while (runs[state.method].done < FIRST) advance(state.method);
     while (busy()) {
       for (const m of order()) {
         if (runs[m].done <= STEPS) advance(m);

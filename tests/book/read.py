@@ -123,7 +123,12 @@ def read(page: Page, rules: dict | None, looks: set[str]) -> tuple[list[str], li
     barriers = check(page, EVERYTHING, **rules) if rules else []
     if new:
         looks |= set(new)
-        barriers += check(page, {"include": [["[data-look]"]]}, runOnly=["color-contrast"])
+        shown = {"include": [["[data-look]"]]}
+        found = check(page, shown, runOnly=["color-contrast"])
+        if found:  # on a busy machine the colours of a theme just chosen may be on their way
+            page.wait_for_timeout(1000)
+            found = check(page, shown, runOnly=["color-contrast"])
+        barriers += found
     page.evaluate(BACK)
     page.evaluate(UNFOLD, False)
     return barriers, cut

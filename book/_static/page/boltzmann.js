@@ -96,15 +96,10 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
       });
     };
   };
-  const text = (parent, x, y, words, anchor = "start", kind = "nc-axis") => {
-    const node = svg("text", { x, y, "text-anchor": anchor, class: kind }, words);
-    parent.append(node);
-    return node;
-  };
-  const picture = (name, width, height) => svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": name });
+  const text = (drawing, x, y, words, anchor = "start", kind = "nc-axis") => NC.text(drawing, x, y, words, anchor, kind);
 
   const [CELL, LEFT, TOP] = [12, 18, 37];
-  const map = picture("The Fisher matrix as a map", 340, 267);
+  const map = NC.picture("The Fisher matrix as a map", 340, 267);
   map.append(svg("rect", { x: LEFT, y: TOP, width: P * CELL, height: P * CELL, class: "nc-ground" }));
   const cells = svg("g", { "shape-rendering": "crispEdges" });
   map.append(cells);
@@ -179,7 +174,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
 
   // ---- Log-likelihood and share off the diagonal, against steps.
 
-  const chart = picture("Log-likelihood, and the share off the diagonal, against the number of steps", 340, 352);
+  const chart = NC.picture("Log-likelihood, and the share off the diagonal, against the number of steps", 340, 352);
   const [left, right] = [46, 326];
   const HIGH = { top: 24, bottom: 158, least: -4, most: -1.25 };
   const LOW = { top: 190, bottom: 324, least: 0, most: 1 };
@@ -189,10 +184,8 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   chart.append(scale);
   [HIGH, LOW].forEach((part, k) => {
     const { top, bottom } = part;
-    const id = `nc-part-${k}`;
-    part.box = svg("g", { "clip-path": `url(#${id})` });
-    const area = { x: left, y: top, width: right - left, height: bottom - top };
-    chart.append(svg("defs", {}, svg("clipPath", { id }, svg("rect", area))), svg("rect", { ...area, class: "nc-ground" }), part.box);
+    part.box = NC.box(chart, `nc-part-${k}`, { left, right, top, bottom });
+    chart.append(part.box);
     part.lines = METHODS.map(({ name }) => {
       const node = svg("path", { class: `nc-line nc-${name}` });
       part.box.append(node);
@@ -233,10 +226,6 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   const curve = (part, values) => values.slice(0, STEPS + 1)
     .map((y, k) => [across(k), down(part, y)])
     .filter(([, y]) => Number.isFinite(y));
-  const label = (node, words, place) => {
-    set(node, { visibility: place ? "visible" : "hidden", ...(place ? { x: place[0].toFixed(1), y: place[1].toFixed(1) } : {}) });
-    node.textContent = words;
-  };
   const drawLines = (finished) => {
     [[HIGH, "likelihood"], [LOW, "share"]].forEach(([part, key]) => {
       const curves = METHODS.map(({ name, text: words }, m) => ({ name, text: words, points: curve(part, runs[m][key]) }));
@@ -248,8 +237,8 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
       part.box.append(part.lines[state.method], ...part.dots);
       if (!finished) return; // names wait until the lines stand still
       const spots = part.place([...order().map((m) => curves[m]), ...extra]);
-      order().forEach((m, k) => label(part.names[m], curves[m].text, spots[k]));
-      if (part === LOW) label(gammaName, "γ", spots[4]);
+      order().forEach((m, k) => NC.label(part.names[m], curves[m].text, spots[k]));
+      if (part === LOW) NC.label(gammaName, "γ", spots[4]);
     });
   };
   const drawStep = (n) => {

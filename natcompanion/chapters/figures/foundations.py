@@ -19,10 +19,9 @@ from natcompanion.chapters.figures.style import (
     legend_below,
 )
 from natcompanion.chapters.numbers import foundations as numbers
-from natcompanion.chapters.numbers.rulers import RULES, losses, reach, rulers, turn
+from natcompanion.chapters.numbers.rulers import RULES, divergences, losses, reach, rulers, turn
 from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
-from natcompanion.likelihoods import Bernoulli
 
 NAMES = {
     "exact": ("exact Fisher", "0.45", "-", 6.0),
@@ -42,13 +41,9 @@ COST, LENS = 1e-4, 5
 
 def kl_surface(v: float, w: float, dv: np.ndarray, dw: np.ndarray) -> np.ndarray:
     """Return the exact mean KL divergence from the model at (v, w) to that at (v + dv, w + dw)."""
-    x = numbers.inputs()[:, 0]
-    shape = np.broadcast(dv, dw).shape
-    here = (w * torch.tanh(v * x)).expand(*shape, -1)
-    there = torch.from_numpy(w + dw)[..., None] * torch.tanh(
-        torch.from_numpy(v + dv)[..., None] * x
-    )
-    return Bernoulli().kl(here, there).numpy() / len(x)
+    points = np.stack(np.broadcast_arrays(v + dv, w + dw), -1)
+    found = divergences(v, w, torch.from_numpy(points.reshape(-1, 2)))
+    return found.numpy().reshape(points.shape[:-1])
 
 
 def ellipse(matrix: torch.Tensor, level: float = LEVEL) -> np.ndarray:

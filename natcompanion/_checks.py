@@ -108,6 +108,19 @@ def whole(value: int, name: str, low: int = 1, high: int | None = None) -> int:
     return int(value)
 
 
+def kind(x: object) -> str:
+    """Return the class of an object with its article, for messages.
+
+    Examples
+    --------
+    >>> kind(torch.nn.Embedding(2, 1)), kind(torch.nn.LSTM(1, 1)), kind(torch.nn.ReLU())
+    ('an Embedding', 'an LSTM', 'a ReLU')
+    """
+    name = type(x).__name__
+    spelled = name[:2].isupper() and name[0] in "AEFHILMNORSX"
+    return f"an {name}" if spelled or name[0] in "AEIO" else f"a {name}"
+
+
 def entries(state_dict: dict, names: set[str], kind: str) -> None:
     """Refuse a state that lacks some of these entries: it is not one of this ``kind`` of
     optimizer.

@@ -19,6 +19,16 @@ def test_good_input_comes_back():
     assert check.positive(2, "lr") == 2.0
 
 
+@pytest.mark.parametrize("name", ["Embedding", "LSTM", "RNN", "ELU", "InstanceNorm1d"])
+def test_an_article_before_a_vowel(name):
+    assert check.kind(type(name, (), {})()) == f"an {name}"
+
+
+@pytest.mark.parametrize("name", ["Linear", "GRU", "UNet", "UpBlock", "ReLU", "MultiheadAttention"])
+def test_an_article_before_a_consonant(name):
+    assert check.kind(type(name, (), {})()) == f"a {name}"
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [

@@ -957,3 +957,27 @@ def test_factors_and_inverses_may_have_periods_of_their_own():
     assert gap(optimizer.factors["0"].B, 0.5 * second.B + 0.5 * new.B) < 1e-13
     assert optimizer._inverses.keys() == inverses.keys()
     assert all(optimizer._inverses[key] is not inverses[key] for key in inverses)
+
+
+def test_layers_whose_factors_would_be_too_large_take_plain_steps():
+    """Inputs or outputs; the many entries of an Embedding have a diagonal factor."""
+    x, t = torch.arange(6).view(2, 3), torch.tensor([0, 1])
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(6, 7), nn.Linear(7, 4))
+    with pytest.warns(UserWarning, match=r"more than max_features=5.*raise max_features"):
+        optimizer = KFAC(model.double(), Categorical(), 0.1, max_features=5)
+    assert list(optimizer.plain) == ["2", "3"]
+    assert "would have 7 rows" in optimizer.plain["2"]
+    twin, start = copy.deepcopy(model), model[2].weight.detach().clone()
+    usual = KFAC(twin, Categorical(), 0.1)
+    assert usual.plain == {}
+    for one, made in ((model, optimizer), (twin, usual)):
+        made.refresh(x)
+        Categorical().nll(one(x), t).mean().backward()
+        made.step()
+    assert list(optimizer.factors) == ["0"] and list(usual.factors) == ["0", "2", "3"]
+    torch.testing.assert_close(model[0].weight, twin[0].weight)
+    torch.testing.assert_close(model[2].weight, start - 0.1 * model[2].weight.grad)
+    assert (model[2].weight - twin[2].weight).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="max_features"):
+        KFAC(model, Categorical(), 0.1, max_features=0)

@@ -292,20 +292,42 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="t: expected targets"):
         CovarianceOperator(model, [(x, t)], t, Categorical())
     with pytest.raises(ValueError, match="finite numbers"):
-        FisherOperator(model, [x, x * float("inf")], Categorical())
+        FisherOperator(model, [x, x[1:] * float("inf")], Categorical())
 
 
-def test_a_tuple_of_two_tensors_is_not_taken_for_two_batches():
-    """To most people it is a batch with its targets, and the matrix would be the mean over both."""
+def test_two_tensors_are_not_taken_for_two_batches():
+    """To most people they are a batch with its targets, and the matrix would be the mean over
+    both; a DataLoader gives them in a list.
+    """
     model = nn.Linear(5, 5).double()
     x, t = torch.randn(8, 5, dtype=torch.float64), torch.randn(8, 5, dtype=torch.float64)
-    with pytest.raises(ValueError, match="tuple of two tensors"):
-        FisherOperator(model, (x, t), Gaussian())
-    with pytest.raises(ValueError, match="tuple of two tensors"):
-        CovarianceOperator(model, (x, t), None, Gaussian())
+    for pair in ((x, t), [x, t], [x, t[:, 0].long()]):
+        kind = type(pair).__name__
+        with pytest.raises(ValueError, match=f"{kind} of two tensors.*torch.cat"):
+            FisherOperator(model, pair, Gaussian())
+        with pytest.raises(ValueError, match=f"{kind} of two tensors"):
+            CovarianceOperator(model, pair, None, Gaussian())
     alone = FisherOperator(model, x, Gaussian()).dense()
     torch.testing.assert_close(FisherOperator(model, [(x, t)], Gaussian()).dense(), alone)
-    torch.testing.assert_close(FisherOperator(model, [x, t], Gaussian())._n, 16)
+    both = FisherOperator(model, torch.cat([x, t]), Gaussian()).dense()
+    torch.testing.assert_close(FisherOperator(model, [x, t[:3], t[3:]], Gaussian()).dense(), both)
+    torch.testing.assert_close(
+        FisherOperator(model, [x, t[:3]], Gaussian()).dense(),
+        FisherOperator(model, torch.cat([x, t[:3]]), Gaussian()).dense(),
+    )
+    assert (both - alone).abs().max() > 1e-3
+
+
+def test_batches_without_targets_are_named():
+    """A loader of dictionaries does not say which of them are the targets."""
+    model, x, t = mlp(), batch(), target(Categorical())
+    batches = [{"input": x, "labels": t}]
+    with pytest.raises(ValueError, match=r"batches \(inputs, targets\), got a dict; make pairs"):
+        CovarianceOperator(model, batches, None, Categorical())
+    pairs = (({"input": b["input"]}, b["labels"]) for b in batches)
+    found = CovarianceOperator(model, pairs, None, Categorical()).dense()
+    expected = CovarianceOperator(model, x, t, Categorical()).dense()
+    torch.testing.assert_close(found, expected)
 
 
 class Twice(nn.Module):

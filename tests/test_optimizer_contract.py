@@ -511,6 +511,29 @@ def test_gradients_from_elsewhere(row):
 
 
 @over("gradient")
+def test_gradients_for_another_purpose(row):
+    """What ``autograd.grad`` returned and nobody put into ``.grad`` has no part in the step."""
+    ends = []
+    for times in ("never", "before", "between", "after"):
+        model, optimizer = row.make()
+        for seed in range(3):
+            optimizer.zero_grad()
+            for now in ("before", "between", "after"):
+                if now != "before":
+                    x, t = (part[16 * (now == "after") :][:16] for part in data(seed=seed))
+                    (loss_of(model, x, t) / 2).backward()
+                if now == times:
+                    x, t = data(seed=seed + 10)
+                    x = (5 * x[:4]).requires_grad_()
+                    torch.autograd.grad(loss_of(model, x, t[:4]), list(model.parameters()))
+                    torch.autograd.grad(loss_of(model, x, t[:4]), x)
+            optimizer.step()
+        ends.append(moving(model))
+    for end in ends[1:]:
+        close(end, ends[0])
+
+
+@over("gradient")
 def test_accumulation(row):
     """Four backward passes of eight rows make the step of one of thirty-two."""
     ends = []
@@ -784,6 +807,23 @@ def test_options_out_of_range(row):
             row.make(**wrong)
     with pytest.raises(ValueError, match="nesterov"):
         row.make(nesterov=True, momentum=0.0)
+
+
+@over()
+def test_options_set_out_of_range_later(row):
+    """The step that would use them is refused, and changes nothing."""
+    model, optimizer = row.make()
+    train(row, model, optimizer)
+    before = moving(model)
+    for key, wrong in (("lr", -1.0), ("momentum", 2.0), ("weight_decay", -1.0)):
+        right = optimizer.param_groups[0][key]
+        optimizer.param_groups[0][key] = wrong
+        with pytest.raises(ValueError, match=key):
+            train(row, model, optimizer)
+        assert torch.equal(moving(model), before)
+        optimizer.param_groups[0][key] = right
+    train(row, model, optimizer)
+    assert not torch.equal(moving(model), before)
 
 
 WAYS: dict[str, Callable[[nn.Module], Any]] = {

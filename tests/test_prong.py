@@ -445,7 +445,7 @@ def test_a_failing_sample_leaves_no_trace():
     model = mlp()
     optimizer = PRONG(model, 0.1, sample=lambda: x[:, :3])
     before = parameters(model)
-    with pytest.raises(RuntimeError, match="shape"):
+    with pytest.raises(ValueError, match="shape"):
         train(model, optimizer, x, t, 1)
     assert optimizer._measured is None and kept(optimizer, "0") is None
     assert torch.equal(parameters(model), before) and optimizer.steps == 0
@@ -873,7 +873,7 @@ def test_what_is_no_sample_is_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    "drawn", [None, {"x": 1}, [list(data())]], ids=["nothing", "dict", "inputs and labels"]
+    "drawn", [None, ["x"], [list(data())]], ids=["nothing", "a name", "inputs and labels"]
 )
 def test_a_function_that_returns_no_sample_is_refused(drawn):
     model = mlp()
@@ -883,6 +883,41 @@ def test_a_function_that_returns_no_sample_is_refused(drawn):
     ):
         train(model, optimizer, *data(), 1)
     assert optimizer._measured is None and kept(optimizer, "0") is None
+
+
+class ByName(nn.Module):
+    """A model that takes its input by name, and returns more than its outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, *, features):
+        return {"logits": self.net(features), "loss": None}
+
+
+def test_samples_are_dictionaries_too():
+    x, t = data()
+    model, twin = ByName(), mlp()
+    one = PRONG(model, 0.1, sample=lambda: ({"features": part} for part in x.split(7)))
+    other = PRONG(twin, 0.1, sample=x)
+    for _ in range(2):
+        for optimizer, found in ((one, model(features=x)["logits"]), (other, twin(x))):
+            optimizer.zero_grad()
+            cross_entropy(found, t).backward()
+            optimizer.step()
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12)
+
+
+def test_a_sample_that_the_model_refuses_is_named():
+    x, t = data()
+    model = mlp()
+    optimizer = PRONG(model, 0.1, sample=x.bfloat16())
+    before = parameters(model)
+    with pytest.raises(ValueError, match="sample: expected inputs that the model takes.*dtype"):
+        train(model, optimizer, x, t, 1)
+    assert torch.equal(parameters(model), before) and optimizer._measured is None
 
 
 @pytest.mark.parametrize("eps", [1e-8, 1e-4, 1e-1])

@@ -322,21 +322,38 @@ def as_parameter(module: nn.Module, d: torch.Tensor, p: torch.Tensor) -> torch.T
 
 def why_plain(module: nn.Module) -> str | None:
     """Return why a module has no Kronecker factors, or None."""
-    kind = type(module).__name__
+    kind = check.kind(module)
     if type(module) not in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding) and not (
         transposed(module) and not isinstance(module, nn.Embedding)
     ):
-        return f"a {kind}, has no factors"
+        return f"{kind}, has no factors"
     if getattr(module, "groups", 1) != 1:
-        return f"a {kind} with groups, has no factors"
+        return f"{kind} with groups, has no factors"
     if getattr(module, "max_norm", None) or getattr(module, "scale_grad_by_freq", False):
-        return f"a {kind} that scales its weights or gradients, has no factors"
+        return f"{kind} that scales its weights or gradients, has no factors"
     return None
 
 
-def find_layers(f: ModelFunction) -> tuple[dict[str, Layer], dict[str, str]]:
-    """Return the layers that have factors, and why the other modules with chosen parameters have
-    none, both by name.
+def too_large(module: nn.Module, max_features: int) -> str | None:
+    """Return why the factors of a layer would be too large, or None; that of the inputs of an
+    Embedding is diagonal.
+    """
+    sides = as_matrix(module, module.weight).shape  # type: ignore[arg-type]  # a tensor
+    rows = sides[0] if isinstance(module, nn.Embedding) else max(sides)
+    if rows <= max_features:
+        return None
+    return (
+        f"a factor of which would have {rows} rows, more than max_features={max_features}: it "
+        f"would take {8e-9 * rows**2:.2g} GB, and a renewal {9e-9 * rows**3:.2g} billion "
+        "operations; raise max_features to include it"
+    )
+
+
+def find_layers(
+    f: ModelFunction, max_features: int | None = None
+) -> tuple[dict[str, Layer], dict[str, str]]:
+    """Return the layers that have factors, of at most so many rows, and why the other modules with
+    chosen parameters have none, both by name.
     """
     chosen = {id(p) for p in f.originals.values()}
     owners = [id(p) for m in f.modules.values() for p in m._parameters.values() if p is not None]
@@ -348,6 +365,8 @@ def find_layers(f: ModelFunction) -> tuple[dict[str, Layer], dict[str, str]]:
         reason = why_plain(module)
         if reason is None and any(owners.count(id(p)) > 1 for p in module._parameters.values()):
             reason = "whose weights are tied to those of another module, has no factors"
+        if reason is None and max_features is not None:
+            reason = too_large(module, max_features)
         if reason is not None:
             plain[name] = reason
         else:

@@ -22,7 +22,7 @@ from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Output, Parameters, gram, sampled_scores, score
 from natcompanion.metrics.model_function import DETACHED, ModelFunction
-from natcompanion.metrics.structured import Inputs, inputs_of
+from natcompanion.metrics.structured import Inputs, inputs_of, pair_of
 
 Batches = Any  # a tensor, a dictionary, or an iterable of batches or of pairs with targets
 
@@ -128,13 +128,34 @@ def input_batches(x: Batches) -> list[Any]:
 
 
 def refuse_pair(x: Any) -> None:
-    """Raise ValueError for a tuple of two tensors: two batches, or one with its targets?"""
-    if isinstance(x, tuple) and len(x) == 2 and all(isinstance(b, torch.Tensor) for b in x):
+    """Raise ValueError for a tuple of two tensors, or a list of two with as many examples, as a
+    DataLoader gives it: two batches, or one with its targets?
+    """
+    two = isinstance(x, (tuple, list)) and len(x) == 2
+    if not two or not all(isinstance(part, torch.Tensor) for part in x):
+        return
+    if isinstance(x, tuple) or x[0].shape[:1] == x[1].shape[:1]:
         raise ValueError(
-            "x: expected the inputs, or a list of batches, got a tuple of two tensors, which may "
-            "be inputs with their targets, two batches, or two inputs; pass the inputs alone, or "
-            "[one, other], or a dictionary of the names and values that the model takes"
+            f"x: expected the inputs, or a list of batches, got a {type(x).__name__} of two "
+            "tensors, which may be inputs with their targets, two batches, or two inputs; pass the "
+            "inputs alone, torch.cat of two batches, or a dictionary of the names and values that "
+            "the model takes"
         )
+
+
+def apart(x: Batches, t: Any) -> tuple[Batches, list[Any]]:
+    """Return inputs, and the targets of each batch: given as ``t`` for one batch, and as the second
+    of each pair for several.
+    """
+    if isinstance(x, WHOLE) == (t is None):
+        raise ValueError(
+            "t: expected targets where x is one batch, and None where x is batches of pairs"
+        )
+    if t is not None:
+        return x, [t]
+    refuse_pair(x)
+    pairs = list(map(pair_of, x))
+    return [inputs_of(pair) for pair in pairs], [pair[1] for pair in pairs]
 
 
 class MetricOperator:
@@ -186,6 +207,11 @@ class MetricOperator:
     def dtype(self) -> torch.dtype:
         """The dtype that products are computed in."""
         return self._f.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where products are computed."""
+        return self._batches[0].device
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
         """Return the product with a vector (P,) or with each column of a matrix (P, k)."""
@@ -247,7 +273,7 @@ class MetricOperator:
 
     def to_scipy(self) -> scipy.sparse.linalg.LinearOperator:
         """Return the operator for NumPy vectors."""
-        device, dtype = self._batches[0].device, self.dtype
+        device, dtype = self.device, self.dtype
 
         def product(v: np.ndarray) -> np.ndarray:
             return (self @ torch.as_tensor(v, dtype=dtype, device=device)).cpu().numpy()
@@ -441,16 +467,7 @@ class CovarianceOperator(MetricOperator):
         parameters: Parameters = None,
         output: Output = None,
     ) -> None:
-        if isinstance(x, WHOLE) == (t is None):
-            raise ValueError(
-                "t: expected targets where x is one batch, and None where x is batches of pairs"
-            )
-        if t is None:
-            refuse_pair(x)
-            pairs = list(x)
-            x, targets = [inputs_of(pair) for pair in pairs], [pair[1] for pair in pairs]
-        else:
-            targets = [t]
+        x, targets = apart(x, t)
         super().__init__(model, x, damping, parameters, output)
         scores = [
             score(self._f.on(likelihood), self._f.output(b), t)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from natcompanion import _checks as check
 from natcompanion.likelihoods import Bernoulli, Gaussian, Weighted
 
 
@@ -70,6 +71,22 @@ def joined(x: Any) -> Any:
 def inputs_of(pair: Any) -> Any:
     """Return the inputs of a pair with targets; a loader of torch makes lists of tuples."""
     return joined(tuple(pair[0]) if isinstance(pair[0], list) else pair[0])
+
+
+def pair_of(batch: Any) -> tuple[Any, Any]:
+    """Return the inputs and the targets of a batch of a loader.
+
+    Raises
+    ------
+    ValueError
+        If it is no pair.
+    """
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise ValueError(
+            f"x: expected batches (inputs, targets), got {check.kind(batch)}; make pairs of them, "
+            'as in ((b["inputs"], b["labels"]) for b in loader)'
+        )
+    return batch[0], batch[1]
 
 
 class Positions:

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
 from natcompanion._moments import first, gram
 from natcompanion.optim._activations import LINEAR, Activation, is_transposed
 from natcompanion.optim._prong_hooks import recomputing, transformed
-from natcompanion.optim._taps import Tap
+from natcompanion.optim._taps import Tap, destination
 from natcompanion.optim.base import Directions
 
 KINDS = ("neuron", "mean", "linear", "diagonal")
@@ -193,13 +192,16 @@ class Block:
         a.register_hook(lambda _: self._keep(*noted))
 
     def _keep(self, x: torch.Tensor, nu: torch.Tensor | None, examples: int) -> None:
-        """Keep what a pass showed, if the backward pass that is at work goes to the parameters."""
-        into = [_destination(p) for p in self.parts if p.requires_grad]
-        if any(into):
-            self.accumulated |= "grad" in into
-            self.pending.append(
-                (x.clone(), nu, examples)
-            )  # the user may fill x anew before the step
+        """Keep what a pass showed, if the backward pass that is at work goes to ``.grad`` of the
+        parameters, or, while none did, to what ``autograd.grad`` returns of them.
+        """
+        into = destination(*self.parts)
+        if into is None or (into != "grad" and self.accumulated):
+            return
+        if into == "grad" and not self.accumulated:
+            self.pending.clear()
+            self.accumulated = True
+        self.pending.append((x.clone(), nu, examples))  # the user may fill x anew before the step
 
     def forget(self) -> None:
         """Forget the passes that were seen."""
@@ -387,16 +389,6 @@ class InputTap(Tap):
         optimizer = self.optimizer()
         if optimizer is not None and optimizer._watches():
             optimizer._see(self.name, first(args, kwargs), output)
-
-
-def _destination(p: torch.Tensor) -> str | None:
-    """Return where the backward pass at work puts the gradient of a parameter: "grad", "result", or
-    None.
-    """
-    try:
-        return "grad" if torch._C._will_engine_execute_node(get_gradient_edge(p).node) else None
-    except RuntimeError:  # torch.autograd.grad with respect to p
-        return "result"
 
 
 def _examples(layer: nn.Module, x: torch.Tensor) -> int:

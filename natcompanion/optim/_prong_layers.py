@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from natcompanion import _checks as check
 from natcompanion._moments import Moments
 from natcompanion.layers import whitenable
+from natcompanion.optim._taps import destination
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor | None]
@@ -50,6 +52,7 @@ class Layer:
 
     def forget(self) -> None:
         """Drop what earlier passes left."""
+        self.into: str | None = None
         self.moments: Moments | None = None
         self.errors: Moments | None = None
         self.examples = 0
@@ -57,8 +60,20 @@ class Layer:
         self.captured: list[tuple[torch.Tensor, int, torch.Tensor]] = []
 
     def arrived(self, wanted: dict[str, Any], delta: torch.Tensor) -> None:
-        """Note a pass whose backward pass brings ``delta`` to the output; moments count once."""
-        if (new := wanted.pop("moments", None)) is not None:
+        """Note a pass whose backward pass brings ``delta`` to the output and goes on to ``.grad``,
+        or, if none does, to what ``autograd.grad`` returns of the parameters.
+
+        The moments of a pass count once.
+        """
+        into = destination(self.weight, self.bias)
+        if into is None or (into != "grad" and self.into == "grad"):
+            return
+        if into != self.into:
+            self.forget()
+            self.into = into
+        new = wanted.get("moments")
+        if new is not None and wanted.get("counted") != into:
+            wanted["counted"] = into
             self.moments = new if self.moments is None else self.moments.merged(new)
         if "inputs" in wanted:
             self.inputs.append(wanted["inputs"])
@@ -216,9 +231,7 @@ def refusal(
 ) -> str | None:
     """Return why a module gets plain steps, or None."""
     if not whitenable(module) and not transposed(module):
-        return (
-            f"a {type(module).__name__} is neither a linear layer nor a convolution without groups"
-        )
+        return f"{check.kind(module)} is neither a linear layer nor a convolution without groups"
     weight = module.V if hasattr(module, "V") else module.weight
     if not any(p is weight for p in mine):
         return "its weight is not trained by this optimizer"

@@ -3,6 +3,9 @@
 import weakref
 from typing import Any
 
+import torch
+from torch.autograd.graph import get_gradient_edge
+
 
 class Tap:
     """The hooks of one layer, which show an optimizer what passes through. It does not keep the
@@ -15,3 +18,18 @@ class Tap:
 
     def __reduce__(self) -> tuple:
         return type(self), ()
+
+
+def destination(*parameters: torch.Tensor | None) -> str | None:
+    """Return where the backward pass at work puts the gradients of parameters: "grad" if one goes
+    to its ``.grad``, "result" if one is returned by ``torch.autograd.grad``, else None.
+    """
+    found = {_destination(p) for p in parameters if p is not None and p.requires_grad}
+    return "grad" if "grad" in found else "result" if "result" in found else None
+
+
+def _destination(p: torch.Tensor) -> str | None:
+    try:
+        return "grad" if torch._C._will_engine_execute_node(get_gradient_edge(p).node) else None
+    except RuntimeError:  # torch.autograd.grad with respect to p
+        return "result"

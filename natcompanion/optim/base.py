@@ -101,6 +101,11 @@ class Preconditioned(Optimizer):
         if group["nesterov"] and not group["momentum"]:
             raise ValueError("nesterov: expected a momentum above 0 with it, got 0")
 
+    def _check_groups(self) -> None:
+        """Refuse options that were set out of range since the last step."""
+        for group in self.param_groups:
+            self._check_group(group)
+
     def _changed(self) -> None:
         """Look at the groups again; a subclass that knows layers finds them here."""
 
@@ -131,9 +136,11 @@ class Preconditioned(Optimizer):
         Raises
         ------
         ValueError
-            If a gradient is not finite, or the metric cannot be had. Nothing is changed then. If
-            the step would overflow: no parameter is changed then.
+            If a gradient is not finite, an option of a group was set out of range, or the metric
+            cannot be had. Nothing is changed then. If the step would overflow: no parameter is
+            changed then.
         """
+        self._check_groups()
         loss = None
         if closure is not None:
             with torch.enable_grad():

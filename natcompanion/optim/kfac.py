@@ -70,6 +70,9 @@ class KFAC(Preconditioned):
         How much of the earlier factors is kept at a refresh, from 0 (none) to below 1.
     sharing, draws, generator
         As for :func:`natcompanion.metrics.kronecker_factors`.
+    max_features : int
+        Layers with more inputs or outputs than this take plain steps: time and memory of their
+        factors grow with the cube and the square. The inputs of an Embedding do not count.
     parameters : iterable, optional
         Parameters or their names, or parameter groups, each a dict with ``"params"`` and perhaps
         ``"lr"``, ``"momentum"``, ``"weight_decay"``; all of the model if left out.
@@ -117,6 +120,7 @@ class KFAC(Preconditioned):
         sharing: str = "expand",
         draws: int | None = None,
         generator: torch.Generator | None = None,
+        max_features: int = 4096,
         parameters: Parameters = None,
         output: Output = None,
     ) -> None:
@@ -134,6 +138,7 @@ class KFAC(Preconditioned):
             "decay": decay,
             "sharing": sharing,
             "draws": draws,
+            "max_features": max_features,
         }
         super().__init__(model, parameters, defaults)
         warn_if_plain(self)
@@ -145,6 +150,7 @@ class KFAC(Preconditioned):
             raise ValueError(f"decay: expected a number from 0 to below 1, got {group['decay']!r}")
         if group["sharing"] not in ("expand", "reduce"):
             raise ValueError(f'sharing: expected "expand" or "reduce", got {group["sharing"]!r}')
+        check.whole(group["max_features"], "max_features")
         if group["draws"] is not None:
             check.whole(group["draws"], "draws")
 
@@ -156,7 +162,8 @@ class KFAC(Preconditioned):
         over half of the parameters.
         """
         chosen = list(trainable(self._leaves()))
-        found = find_layers(ModelFunction(self.model, chosen))[1] if chosen else {}
+        most = self.param_groups[0]["max_features"]
+        found = find_layers(ModelFunction(self.model, chosen), most)[1] if chosen else {}
         for name, layer in self._layers():
             if (reason := self.state.get(layer[0], {}).get("plain")) is not None:
                 found[name] = reason
@@ -191,7 +198,7 @@ class KFAC(Preconditioned):
         """
         options = self.param_groups[0]
         f = ModelFunction(self.model, list(trainable(self._leaves())), self.output)
-        layers, _ = find_layers(f)
+        layers, _ = find_layers(f, options["max_features"])
         how = options["sharing"], options["draws"], self.generator
         new, plain = factors_of(f, layers, x, self.likelihood, *how)
         shared = _over_processes(new, len(f.check(x)))

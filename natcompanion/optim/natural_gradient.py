@@ -234,6 +234,7 @@ class NaturalGradient(Preconditioned):
         if x is None or t is None or closure is not None:
             self._without_batch(closure)
             return None
+        self._check_groups()
         if metric_inputs is not None and self.needs_targets is not None:
             raise ValueError(f"metric_inputs: {self.needs_targets}")
         with torch.autocast(self._leaves()[0].device.type, enabled=False):

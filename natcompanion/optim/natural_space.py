@@ -180,6 +180,7 @@ class NaturalSpace(Preconditioned):
         ValueError
             As the class says. Nothing is changed then.
         """
+        self._check_groups()
         loss = None
         if closure is not None or any(p.grad is not None for p in self._leaves()):
             theta, phi, state = self._flat(), self._phi.detach().clone(), self._own

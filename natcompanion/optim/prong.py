@@ -31,7 +31,7 @@ from natcompanion.optim.base import (
     warn_if_plain,
 )
 
-Inputs = torch.Tensor | tuple | Iterable
+Inputs = torch.Tensor | tuple | Mapping | Iterable
 
 
 class PRONG(Preconditioned):
@@ -68,8 +68,8 @@ class PRONG(Preconditioned):
         :math:`T`: the statistics are renewed in steps 0, T, 2T, ..., before their gradient is used.
     sample : Tensor or callable, optional
         Inputs for the statistics: a tensor (n, ...) of them, or a function that returns some, drawn
-        anew for each renewal (a tensor, a tuple of arguments for the model, or an iterable of such
-        batches). Without a sample, the statistics are those of the batches whose
+        anew for each renewal (a tensor, a tuple or dictionary of arguments for the model, or an
+        iterable of such batches). Without a sample, the statistics are those of the batches whose
         backward passes made the gradient.
     sample_size : int, optional
         :math:`N_s`: how many of the inputs in the tensor ``sample`` to draw for each renewal; all
@@ -245,7 +245,7 @@ class PRONG(Preconditioned):
 
         Parameters
         ----------
-        inputs : Tensor, tuple of Tensor, or iterable of them, optional
+        inputs : Tensor, tuple or dictionary of such, or iterable of these, optional
             Inputs of the model; the sample of the optimizer if left out.
 
         Raises
@@ -285,9 +285,13 @@ class PRONG(Preconditioned):
         self._measured = {}
         try:
             with preserved_buffers(self.model), _held(self.model):
-                for arguments in _batches(inputs):
-                    self.model(*arguments)
+                for arguments, named in _batches(inputs):
+                    self.model(*arguments, **named)
             return self._measured
+        except RuntimeError as error:
+            raise ValueError(
+                f"sample: expected inputs that the model takes, but it refuses these: {error}"
+            ) from error
         finally:
             self._measured = None
 
@@ -738,19 +742,25 @@ def _check_sample(sample: Any, sample_size: int | None) -> None:
         )
 
 
-def _batches(inputs: Inputs) -> Iterator[tuple]:
-    """Yield the arguments of the model for every batch of a sample."""
-    single = isinstance(inputs, (torch.Tensor, tuple))
+def _batches(inputs: Inputs) -> Iterator[tuple[tuple, dict[str, Any]]]:
+    """Yield the arguments of the model for every batch of a sample: those by place, and by name."""
+    single = isinstance(inputs, (torch.Tensor, tuple, Mapping))
     for batch in [inputs] if single or not isinstance(inputs, Iterable) else inputs:
-        if not isinstance(batch, (torch.Tensor, tuple)):
+        if not isinstance(batch, (torch.Tensor, tuple, Mapping)):
             raise ValueError(
-                "sample: expected a tensor, a tuple of arguments for the model, or an "
-                "iterable of such batches, got "
+                "sample: expected a tensor, a tuple or dictionary of arguments for the model, or "
+                "an iterable of such batches, got "
                 f"a batch of type {type(batch).__name__}; of a DataLoader, pass lambda: (x "
                 "for x, _ in loader)"
             )
-        arguments = batch if isinstance(batch, tuple) else (batch,)
-        yield tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in arguments)
+        if isinstance(batch, Mapping):
+            yield (), {name: _detached(a) for name, a in batch.items()}
+        else:
+            yield tuple(map(_detached, batch if isinstance(batch, tuple) else (batch,))), {}
+
+
+def _detached(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) else x
 
 
 def _fraction(value: float, name: str) -> float:

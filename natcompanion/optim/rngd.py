@@ -354,7 +354,7 @@ class RNGD(Preconditioned):
     def _refusal(self, name: str, module: nn.Module, owners: Counter) -> str | None:
         """Return why a module takes plain steps, or None if it has a metric."""
         if name not in self.activations:
-            return f"a {type(module).__name__} has no metric here"
+            return f"{check.kind(module)} has no metric here"
         return _without_metric(module, owners) or self._unknown(name)
 
     def _unknown(self, name: str) -> str | None:

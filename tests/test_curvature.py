@@ -145,8 +145,9 @@ def test_what_will_not_do_is_named():
             kind(model, x, None, Categorical())
         with pytest.raises(ValueError, match="targets"):
             kind(model, x, torch.full((5, 3), torch.nan).double(), Gaussian())
-        with pytest.raises(ValueError, match="tuple of two tensors"):
-            kind(model, (x, t), None, Categorical())
+        for pair in ((x, t), [x, t]):
+            with pytest.raises(ValueError, match="of two tensors"):
+                kind(model, pair, None, Categorical())
     with metrics.dense_limit(1e-9):
         operator = HessianOperator(model, x, t, Categorical())
         for call in (operator.dense, operator.diagonal):

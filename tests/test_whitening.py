@@ -271,3 +271,47 @@ def test_constant_and_repeated_features_are_refused_in_any_units(kind, scale):
     for bad in (repeated, constant):
         with pytest.raises(ValueError, match="numerical rank 2 of 3"):
             Whitener(kind).fit(bad)
+
+
+def test_truncated_whitening_keeps_the_leading_directions():
+    """By the singular values of the data; with all components it is the whole."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 6, generator=g).double() @ torch.randn(6, 6, generator=g).double() + 3
+    for k in (1, 3, 6):
+        whitener = Whitener("pca", components=k).fit(x)
+        y = whitener.transform(x)
+        assert whitener.matrix.shape == (k, 6) and y.shape == (40, k)
+        torch.testing.assert_close(y.mT @ y / 40, torch.eye(k).double())
+        U, s, Vh = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+        nearest = (U[:, :k] * s[:k]) @ Vh[:k] + x.mean(0)  # of all matrices of this rank
+        torch.testing.assert_close(whitener.inverse_transform(y), nearest)
+    torch.testing.assert_close(whitener.matrix, Whitener("pca").fit(x).matrix)
+    cov = Whitener("pca").fit(x).covariance
+    damped = whitening_matrix(cov, "pca", eps=0.5, components=2)
+    torch.testing.assert_close(damped, whitening_matrix(cov, "pca", eps=0.5)[:2])
+
+
+def test_truncated_whitening_of_few_samples():
+    """The directions that are left out may have no variance."""
+    x = torch.randn(4, 9, generator=torch.Generator().manual_seed(1)).double()
+    with pytest.raises(ValueError, match="full rank"):
+        Whitener("pca").fit(x)
+    y = Whitener("pca", components=3).fit(x).transform(x)
+    torch.testing.assert_close(y.mT @ y / 4, torch.eye(3).double())
+    with pytest.raises(ValueError, match=r"components: expected at most 3.*got 4; keep fewer"):
+        Whitener("pca", components=4).fit(x)
+    assert Whitener("pca", eps=0.1, components=4).fit(x).matrix.shape == (4, 9)
+
+
+def test_components_that_will_not_do():
+    for kind in ("zca", "cholesky"):
+        with pytest.raises(ValueError, match=r'components: expected kind="pca"'):
+            Whitener(kind, components=2)
+        with pytest.raises(ValueError, match=r'components: expected kind="pca"'):
+            whitening_matrix(torch.eye(3), kind, components=2)
+    for wrong in (0, 4, 1.5):
+        with pytest.raises(ValueError, match="components: expected an integer from 1 to 3"):
+            whitening_matrix(torch.eye(3), "pca", components=wrong)
+    whitener = Whitener("pca", components=2).fit(torch.randn(9, 3))
+    with pytest.raises(ValueError, match="y: expected 2 columns"):
+        whitener.inverse_transform(torch.ones(1, 3))

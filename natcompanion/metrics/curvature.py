@@ -10,23 +10,7 @@ from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Output, Parameters, gram, output_hessian, score
 from natcompanion.metrics.model_function import DETACHED
-from natcompanion.metrics.operators import WHOLE, Batches, MetricOperator, refuse_pair
-from natcompanion.metrics.structured import inputs_of
-
-
-def apart(x: Batches, t: Any) -> tuple[Batches, list[Any]]:
-    """Return inputs, and the targets of each batch: given as ``t`` for one batch, and as the second
-    of each pair for several.
-    """
-    if isinstance(x, WHOLE) == (t is None):
-        raise ValueError(
-            "t: expected targets where x is one batch, and None where x is batches of pairs"
-        )
-    if t is not None:
-        return x, [t]
-    refuse_pair(x)
-    pairs = list(x)
-    return [inputs_of(pair) for pair in pairs], [pair[1] for pair in pairs]
+from natcompanion.metrics.operators import Batches, MetricOperator, apart
 
 
 class TargetOperator(MetricOperator):

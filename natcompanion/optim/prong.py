@@ -55,7 +55,7 @@ class PRONG(Preconditioned):
     Parameters
     ----------
     model : Module
-        The model to train.
+        The model to train. It may return outputs of any form: they are not looked at.
     lr : float
         Step size, at least 0.
     momentum, nesterov, weight_decay

@@ -52,7 +52,8 @@ class RNGD(Preconditioned):
     Parameters
     ----------
     model : Module
-        The model, on whose layers the optimizer looks while it is called.
+        The model, on whose layers the optimizer looks while it is called. It may return outputs of
+        any form.
     lr : float
         Step size, at least 0; the paper's :math:`\gamma`, which its Eq. 33 leaves out.
     eps : float

@@ -10,7 +10,9 @@ from natcompanion import _checks as check
 Kind = Literal["zca", "pca", "cholesky"]
 
 
-def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) -> torch.Tensor:
+def whitening_matrix(
+    cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0, *, components: int | None = None
+) -> torch.Tensor:
     r"""Return a whitening matrix of a covariance.
 
     The result :math:`W` solves
@@ -39,10 +41,13 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
         Which of the solutions, which differ by a rotation.
     eps : float
         Added to every eigenvalue, in the units of ``cov``.
+    components : int, optional
+        Keep only the rows of that many largest eigenvalues, for ``"pca"``; then only these must not
+        be 0.
 
     Returns
     -------
-    Tensor, shape (d, d)
+    Tensor, shape (d, d), or (components, d)
         Computed in float64, returned in the dtype of ``cov``, detached from its graph.
 
     Raises
@@ -51,7 +56,8 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
         If ``cov`` is not a finite symmetric floating-point matrix, has a truly negative eigenvalue,
         or is singular while ``eps`` is 0, or still is, to float64 precision, with ``eps`` added.
         Its correlations decide that, not its units: they are singular if one of their eigenvalues
-        is at most ``d * finfo(dtype).eps`` times the largest.
+        is at most ``d * finfo(dtype).eps`` times the largest. If there are more ``components`` than
+        dimensions, or, with ``eps=0``, than eigenvalues above that part of the largest.
 
     Notes
     -----
@@ -67,6 +73,11 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
     eps = check.non_negative(eps, "eps")
     sigma = check.symmetric(cov, "cov").detach().double()
     values, vectors = check.semidefinite_eigh(sigma, "cov", cov.dtype)
+    if components is not None:
+        if kind != "pca":
+            raise ValueError(f'components: expected kind="pca" with it, got {kind!r}')
+        k = check.whole(components, "components", high=len(sigma))
+        return _leading(values, vectors, eps, k, cov.dtype).to(cov.dtype)
     if eps > 0 and values[0] == 0:  # a negative eigenvalue became 0: take that matrix
         sigma = (vectors * values) @ vectors.mT
     identity = torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
@@ -80,9 +91,28 @@ def whitening_matrix(cov: torch.Tensor, kind: Kind = "zca", eps: float = 0.0) ->
         U, roots = _from_factor(factor, graded=bool(roots[0] > 1e6 * roots[-1]))
     if kind == "zca":
         return ((U / roots) @ U.mT).to(cov.dtype)
-    rows = (U / roots).mT
+    return _signed((U / roots).mT).to(cov.dtype)
+
+
+def _signed(rows: torch.Tensor) -> torch.Tensor:
+    """Make the entry of largest modulus of each row positive."""
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
-    return (rows * largest.sign()).to(cov.dtype)
+    return rows * largest.sign()
+
+
+def _leading(
+    values: torch.Tensor, vectors: torch.Tensor, eps: float, k: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return the rows (k, d) that whiten the directions of the k largest of ascending
+    eigenvalues.
+    """
+    rank = int((values > len(values) * torch.finfo(dtype).eps * values[-1]).sum())
+    if eps == 0 and k > rank:
+        raise ValueError(
+            f"components: expected at most {rank}, the numerical rank of the covariance, got {k}; "
+            "keep fewer, or increase eps"
+        )
+    return _signed((vectors[:, -k:] / (values[-k:] + eps).sqrt()).flip(1).mT)
 
 
 def _from_factor(factor: torch.Tensor, *, graded: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,13 +157,15 @@ class Whitener:
         Added to every eigenvalue of the covariance, in squared units of the data. Needed when the
         covariance is singular: constant or repeated features, or fewer samples than features plus
         one. Features of very different units are no reason.
+    components : int, optional
+        Keep only that many directions, of the largest variance, for ``"pca"``.
 
     Attributes
     ----------
     mean : Tensor, shape (d,)
         In float64, like the two below.
     covariance : Tensor, shape (d, d)
-    matrix : Tensor, shape (d, d)
+    matrix : Tensor, shape (d, d), or (components, d)
 
     Notes
     -----
@@ -143,16 +175,28 @@ class Whitener:
     --------
     >>> Whitener().fit(torch.tensor([[1.0], [5.0]])).transform(torch.tensor([[5.0]]))
     tensor([[1.]])
+
+    Three samples of five features span two directions:
+
+    >>> x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> y = Whitener("pca", components=2).fit(x).transform(x)
+    >>> torch.allclose(y.mT @ y / 3, torch.eye(2).double())
+    True
     """
 
     mean: torch.Tensor
     covariance: torch.Tensor
     matrix: torch.Tensor
 
-    def __init__(self, kind: Kind = "zca", eps: float = 0.0) -> None:
+    def __init__(
+        self, kind: Kind = "zca", eps: float = 0.0, *, components: int | None = None
+    ) -> None:
         if kind not in ("zca", "pca", "cholesky"):
             raise ValueError(f'kind: expected "zca", "pca" or "cholesky", got {kind!r}')
+        if components is not None and kind != "pca":
+            raise ValueError(f'components: expected kind="pca" with it, got {kind!r}')
         self.kind, self.eps = kind, check.non_negative(eps, "eps")
+        self.components = components
 
     def fit(self, x: torch.Tensor) -> "Whitener":
         """Learn mean, covariance and whitening matrix from ``x`` of shape (n, d); return the
@@ -170,23 +214,32 @@ class Whitener:
         rounding = 16 * torch.finfo(torch.float64).eps * mean.abs()  # all that constants differ by
         centred = centred.where(centred.abs().amax(0) > rounding, 0)
         covariance = centred.mT @ centred / len(x)
-        matrix = whitening_matrix(covariance, self.kind, self.eps)
+        matrix = whitening_matrix(covariance, self.kind, self.eps, components=self.components)
         self.mean, self.covariance, self.matrix = mean, covariance, matrix
         return self
 
     def transform(self, x: torch.Tensor) -> torch.Tensor:
         """Whiten ``x`` of shape (n, d); the dtype of ``x`` is kept."""
-        return ((self._rows(x, "x") - self.mean) @ self.matrix.mT).to(x.dtype)
+        self._fitted()
+        return ((self._rows(x, "x", len(self.mean)) - self.mean) @ self.matrix.mT).to(x.dtype)
 
     def inverse_transform(self, y: torch.Tensor) -> torch.Tensor:
-        """Undo :meth:`transform` for ``y`` of shape (n, d); the dtype of ``y`` is kept."""
-        return (torch.linalg.solve(self.matrix, self._rows(y, "y").mT).mT + self.mean).to(y.dtype)
+        """Undo :meth:`transform` for ``y`` of shape (n, d), or (n, components), whose nearest point
+        of the directions that are kept is returned; the dtype of ``y`` is kept.
+        """
+        self._fitted()
+        rows = self._rows(y, "y", len(self.matrix))
+        if self.components is not None:
+            return (rows @ torch.linalg.pinv(self.matrix).mT + self.mean).to(y.dtype)
+        return (torch.linalg.solve(self.matrix, rows.mT).mT + self.mean).to(y.dtype)
 
-    def _rows(self, x: torch.Tensor, name: str) -> torch.Tensor:
+    def _fitted(self) -> None:
         if not hasattr(self, "matrix"):
             raise ValueError("Whitener: expected a fitted whitener; call .fit(x) first")
-        if check.matrix(x, name).shape[1] != len(self.mean):
+
+    def _rows(self, x: torch.Tensor, name: str, columns: int) -> torch.Tensor:
+        if check.matrix(x, name).shape[1] != columns:
             raise ValueError(
-                f"{name}: expected {len(self.mean)} columns as in fit, got shape {tuple(x.shape)}"
+                f"{name}: expected {columns} columns as in fit, got shape {tuple(x.shape)}"
             )
         return x.double()

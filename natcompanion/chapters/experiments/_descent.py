@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from natcompanion.chapters import statistics
+
 RATES = tuple(10 ** (k / 4) for k in range(-12, 9))
 """The step sizes that every method may choose from: 0.001 to 100, four a decade."""
 
@@ -94,7 +96,7 @@ def descend(
         history.append(
             torch.full((len(rates),), torch.inf, dtype=theta.dtype).index_copy(0, alive, losses)
         )
-    best = int(history[-1].argmin())
+    best = statistics.best(enumerate(history[-1].tolist()))
     done = float(history[-1][best]) <= problem.target
     return Descent(len(history) - 1 if done else None, rates[best], torch.stack(history)[:, best])
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from natcompanion import layers, optim
+from natcompanion.chapters import statistics
 from natcompanion.chapters.experiments.kit import Clock
 from natcompanion.data import mnist
 from natcompanion.likelihoods import Bernoulli, Likelihood
@@ -278,14 +279,14 @@ def search(
         choice: score(make(choice, 0).train(short)) if len(choices) > 1 else 0.0
         for choice in choices
     }
-    order = sorted(choices, key=first.get)  # type: ignore[arg-type]  # each has a score
+    order = sorted(choices, key=first.__getitem__)
     finished, mean = {}, {}
     for choice in order[:kept]:
         runs = [make(choice, 1 + k) for k in range(repeats)]
         finished[choice] = [finish(run) for run in runs]
         mean[choice] = sum(map(score, runs)) / repeats
     tried = [{**asdict(c), "short": round(first[c], 4), "full": mean.get(c)} for c in order]
-    best = min(mean, key=mean.get)  # type: ignore[arg-type]  # its own keys
+    best = statistics.best(mean.items())
     return best, tried, finished[best]
 
 

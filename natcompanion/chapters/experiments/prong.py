@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from natcompanion import layers
+from natcompanion.chapters import statistics
 from natcompanion.chapters.experiments import Settings, experiment
 from natcompanion.chapters.experiments import _prong_convolutional as maps
 from natcompanion.chapters.experiments import _prong_fisher as fisher
@@ -442,7 +443,7 @@ def backward(settings: Backward) -> dict:
         choice: final(choice, 0)
         for choice in training.choices_of(settings.rates, (0.0,), settings.second)
     }
-    best = min(tried, key=tried.get)  # type: ignore[arg-type]  # its own keys
+    best = statistics.best(tried.items())
     mean_image = float((watched - watched.mean(0)).square().sum(1).mean())
     return {
         "rate": best.rate,

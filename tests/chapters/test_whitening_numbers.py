@@ -11,6 +11,7 @@ from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.experiments import store as records
 from natcompanion.chapters.numbers import whitening
 from natcompanion.chapters.numbers.whitening import _read
+from natcompanion.chapters.numbers.whitening import rivals as whitening_rivals
 from natcompanion.chapters.statistics import interval, share_of_pairs
 from natcompanion.data import mnist
 
@@ -633,3 +634,63 @@ def test_every_claim_names_a_function_here_and_keeps_its_verdict():
     for claim in claims:
         assert callable(getattr(whitening, numbers.call(claim.measure)[0])), claim.id
         assert ledger.verdict(claim) == claim.verdict, claim.id
+
+
+# ---- today's rivals
+
+
+def races(store, tmp_path):
+    """Store searches and reports of which the arithmetic is seen at a glance."""
+    scale = {"natural": 10, "whitened": 0.5, "adamw": 2}
+    for problem in whitening_rivals.PROBLEMS:
+        for method in whitening_rivals._methods(problem):
+            for (lr, momentum), tuned in {
+                (0.1, 0.9): [40, 10],
+                (0.1, 0.0): [16, 36],
+                (1.0, 0.9): [2, None],
+            }.items():
+                for preset, steps in (("tuning", tuned), ("chapter", [60, 30, None])):
+                    if preset == "chapter" and tuned[0] != 40:  # only the chosen is reported
+                        continue
+                    for seed, arrival in enumerate(steps):
+                        settings = {"problem": problem, "method": method}
+                        by = scale.get(method, 1)
+                        record = records.Result(
+                            experiment="whitening_rivals",
+                            preset=preset,
+                            seed=seed,
+                            settings=settings | {"lr": lr, "momentum": momentum},
+                            values={
+                                "steps_to_target": arrival and arrival / by,
+                                "seconds_to_target": arrival and arrival * by,
+                            },
+                            device="cpu",
+                            threads=1,
+                            seconds=1.0,
+                            commit=None,
+                            versions={},
+                        )
+                        records.merge(record, tmp_path)
+
+
+def test_the_search_decides_and_momentum_is_everybodys(store, tmp_path):
+    races(store, tmp_path)
+    found = whitening.chosen("digits", "sgd")  # sqrt(40 * 10) = 20 is less than sqrt(16 * 36) = 24
+    assert found.settings == {"lr": 0.1, "momentum": 0.9} and found.searched == 3
+    assert whitening.first_order("digits") == "adamw"
+    assert whitening.first_order("digits", "seconds_to_target") == "sgd"
+    assert whitening.rival_median("machine", "natural") == 6.0  # of 6, 3 and never
+    assert whitening.ahead("digits", "natural").tolist() == [True, True, False]
+    assert whitening.ahead("digits", "whitened").tolist() == [False, False, False]
+    assert whitening.ahead_of("separation", "natural") == "2 of 3"
+    table = whitening.rivals_table()
+    assert "3 seeds" in table.caption and "best of 3 pairs" in table.caption
+    rows = [row for row in table.rows if row[0] == "three photographs"]
+    assert [row[1] for row in rows] == [
+        "SGD with momentum",
+        "AdamW",
+        "Muon",
+        "relative gradient",
+    ]
+    assert rows[0][2:] == ["0.1", "0.9", "2 of 3", "60", "60.0"]
+    assert len(table.rows) == 12

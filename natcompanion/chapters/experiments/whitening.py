@@ -12,7 +12,9 @@ from scipy.optimize import minimize
 
 from natcompanion.chapters.experiments import Settings, experiment
 from natcompanion.chapters.experiments import _whitening as problems
+from natcompanion.chapters.experiments import _whitening_rivals as racing
 from natcompanion.chapters.experiments._descent import RATES, Descent, Problem, descend
+from natcompanion.chapters.experiments.kit import Clock
 from natcompanion.optim import natural_space
 from natcompanion.solvers import damped_solve, stochastic_robust_inverse
 
@@ -662,6 +664,47 @@ def _equivariance(sources: torch.Tensor, A: torch.Tensor, relative: bool, steps:
 
 def _relative(gradient: torch.Tensor, W: torch.Tensor, relative: bool) -> torch.Tensor:
     return gradient @ W.mT @ W if relative else gradient
+
+
+# ---- Today's rivals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivals(Settings):
+    """One method with one step size and momentum on one of three problems, and its most steps.
+
+    Problems: "digits" (the seed chooses one of 45 pairs), "machine", "separation". Methods: "sgd",
+    "adamw", "natural", "whitened" (a constant metric, of the inputs or of the energy), and "muon"
+    for the square matrix of "separation".
+    """
+
+    problem: str = "digits"
+    method: str = "natural"
+    lr: float = 1.0
+    momentum: float = 0.0
+    steps: int = 2000
+
+
+@experiment("whitening_rivals", quick=Rivals(steps=10), chapter=Rivals(), tuning=Rivals())
+def rivals(settings: Rivals) -> dict:
+    """Steps and processor seconds of one method with momentum to the target of a problem."""
+    problem = racing.problem_of(settings.problem, settings.seed, settings.generator())
+    metric = racing.METRICS[settings.problem].get(settings.method)
+    theta = torch.nn.Parameter(problem.start.clone()[None])
+    move = racing.mover(problem, theta, settings.method, metric, settings.lr, settings.momentum)
+    clock, first = Clock(), float(problem.loss(theta.detach()))
+    best = first
+    for step in range(settings.steps + 1):
+        finite = bool(theta.isfinite().all())
+        loss = float(problem.loss(theta.detach())) if finite else float("inf")
+        if not loss <= 1e6 * abs(first):
+            break
+        best = min(best, loss)
+        if loss <= problem.target:
+            return {"steps_to_target": step, "seconds_to_target": clock.seconds, "best": best}
+        with clock:
+            move(problem.gradient(theta.detach()))
+    return {"steps_to_target": None, "seconds_to_target": None, "best": best}
 
 
 # ---- Section 2.10

@@ -130,8 +130,18 @@ from natcompanion.chapters.numbers.whitening.recipes import (
     threefold,
     unmixed,
 )
+from natcompanion.chapters.numbers.whitening.rivals import (
+    ahead,
+    ahead_of,
+    chosen,
+    first_order,
+    rival_median,
+    rivals_table,
+)
 
 __all__ = [
+    "ahead",
+    "ahead_of",
     "arrows",
     "blind_fails",
     "blind_share",
@@ -139,6 +149,7 @@ __all__ = [
     "blind_slower_pairs",
     "blind_stops",
     "blocks_win",
+    "chosen",
     "conditions_table",
     "coordinate_arrivals",
     "coordinate_middle",
@@ -168,6 +179,7 @@ __all__ = [
     "example_speedups",
     "example_steps",
     "example_table",
+    "first_order",
     "first_steps",
     "fit_reached",
     "fit_steps",
@@ -234,6 +246,8 @@ __all__ = [
     "renewed_share",
     "rescaled_speedup",
     "ridge",
+    "rival_median",
+    "rivals_table",
     "roots_table",
     "samples",
     "separated",

@@ -1,0 +1,108 @@
+"""Momentum for every method, each with the same search, on three of the chapter's problems."""
+
+import numpy as np
+
+from natcompanion.chapters.experiments import Results
+from natcompanion.chapters.numbers import stored
+from natcompanion.chapters.numbers.searching import Choice, choice
+from natcompanion.chapters.show import Table
+from natcompanion.chapters.statistics import arrivals, best, times
+
+PROBLEMS = {
+    "digits": "pair of digits",
+    "machine": "Boltzmann machine",
+    "separation": "three photographs",
+}
+PLAIN = {"sgd": "SGD with momentum", "adamw": "AdamW", "muon": "Muon"}
+METRICS = {
+    "digits": {"natural": "natural gradient", "whitened": "whitened inputs"},
+    "machine": {"natural": "natural gradient", "whitened": "energy's covariance"},
+    "separation": {"natural": "relative gradient"},
+}
+
+
+def rivals(problem: str) -> tuple[str, ...]:
+    """Return the methods without a metric that were tried on a problem."""
+    return tuple(name for name in PLAIN if name != "muon" or problem == "separation")
+
+
+def chosen(problem: str, method: str) -> Choice:
+    """Return step size and momentum that the search on two other seeds chose."""
+    tuning = stored("whitening_rivals.tuning").select(problem=problem)
+    return choice(tuning, method, "steps_to_target", ("lr", "momentum"), zero=("momentum",))
+
+
+def rival_runs(problem: str, method: str) -> Results:
+    """Return the reported runs of a method: those at the setting that the search chose."""
+    report = stored("whitening_rivals.chapter")
+    return report.select(problem=problem, method=method, **chosen(problem, method).settings)
+
+
+def _of_each_seed(problem: str, method: str, key: str) -> list:
+    runs = sorted(rival_runs(problem, method), key=lambda run: run.seed)
+    return [record[key] for record in runs]
+
+
+def rival_median(problem: str, method: str, key: str = "steps_to_target") -> float | None:
+    """Return the median of ``key`` over the seeds; None if half of them never arrive."""
+    return arrivals(_of_each_seed(problem, method, key)).median
+
+
+def first_order(problem: str, key: str = "steps_to_target") -> str:
+    """Return which of the methods without a metric has the least median of ``key``."""
+    names = rivals(problem)
+    return best(zip(names, times(rival_median(problem, m, key) for m in names), strict=True))
+
+
+def ahead(problem: str, method: str, key: str = "steps_to_target") -> np.ndarray:
+    """Return for each seed whether a method needs less of ``key`` than the best without a
+    metric.
+    """
+    own, other = (
+        times(_of_each_seed(problem, name, key)) for name in (method, first_order(problem, key))
+    )
+    return own < other
+
+
+def ahead_of(problem: str, method: str, key: str = "steps_to_target") -> str:
+    """Return on how many of the seeds, in words: "12 of 12"."""
+    won = ahead(problem, method, key)
+    return f"{int(won.sum())} of {len(won)}"
+
+
+def rivals_table() -> Table:
+    """Return what the search chose, steps and processor seconds of every method on every
+    problem.
+    """
+    (settings,) = {
+        chosen(problem, method).searched for problem in PROBLEMS for method in _methods(problem)
+    }
+    (seeds,) = {len(rival_runs(p, method)) for p in PROBLEMS for method in _methods(p)}
+    return Table(
+        ["problem", "method", "step size", "momentum", "reached", "median steps", "median seconds"],
+        [
+            _row(problem, method, name)
+            for problem in PROBLEMS
+            for method, name in _methods(problem).items()
+        ],
+        f"Steps and processor seconds to the target, {seeds} seeds; every method with the best of "
+        f"{settings} pairs of step size and momentum on two other seeds.",
+    )
+
+
+def _methods(problem: str) -> dict[str, str]:
+    return {name: PLAIN[name] for name in rivals(problem)} | METRICS[problem]
+
+
+def _row(problem: str, method: str, name: str) -> list:
+    found = arrivals(_of_each_seed(problem, method, "steps_to_target"))
+    picked = chosen(problem, method).settings
+    return [
+        PROBLEMS[problem],
+        name,
+        f"{picked['lr']:g}",
+        f"{picked['momentum']:g}",
+        f"{found.arrived} of {found.n}",
+        None if found.median is None else f"{found.median:.0f}",
+        rival_median(problem, method, "seconds_to_target"),
+    ]

@@ -74,9 +74,10 @@ def rivals_table() -> Table:
     """Return what the search chose, steps and processor seconds of every method on every
     problem.
     """
-    (settings,) = {
+    sizes = {
         chosen(problem, method).searched for problem in PROBLEMS for method in _methods(problem)
     }
+    settings = " or ".join(map(str, sorted(sizes)))  # one number for each problem
     (seeds,) = {len(rival_runs(p, method)) for p in PROBLEMS for method in _methods(p)}
     return Table(
         ["problem", "method", "step size", "momentum", "reached", "median steps", "median seconds"],

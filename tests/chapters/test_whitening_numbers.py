@@ -639,7 +639,7 @@ def test_every_claim_names_a_function_here_and_keeps_its_verdict():
 # ---- today's rivals
 
 
-def races(store, tmp_path):
+def races(store, tmp_path, late=None):
     """Store searches and reports of which the arithmetic is seen at a glance."""
     scale = {"natural": 10, "whitened": 0.5, "adamw": 2}
     for problem in whitening_rivals.PROBLEMS:
@@ -654,6 +654,7 @@ def races(store, tmp_path):
                         continue
                     for seed, arrival in enumerate(steps):
                         settings = {"problem": problem, "method": method}
+                        arrival = None if preset == "chapter" and method == late else arrival
                         by = scale.get(method, 1)
                         record = records.Result(
                             experiment="whitening_rivals",
@@ -683,6 +684,7 @@ def test_the_search_decides_and_momentum_is_everybodys(store, tmp_path):
     assert whitening.ahead("digits", "natural").tolist() == [True, True, False]
     assert whitening.ahead("digits", "whitened").tolist() == [False, False, False]
     assert whitening.ahead_of("separation", "natural") == "2 of 3"
+    assert whitening.rival_times("digits", "natural") == "5"  # AdamW's 30 by 6
     table = whitening.rivals_table()
     assert "3 seeds" in table.caption and "best of 3 pairs" in table.caption
     rows = [row for row in table.rows if row[0] == "three photographs"]
@@ -694,3 +696,10 @@ def test_the_search_decides_and_momentum_is_everybodys(store, tmp_path):
     ]
     assert rows[0][2:] == ["0.1", "0.9", "2 of 3", "60", "60.0"]
     assert len(table.rows) == 12
+
+
+def test_a_method_that_never_arrives_has_no_ratio(store, tmp_path):
+    races(store, tmp_path, late="natural")
+    with pytest.raises(ValueError, match="half of the runs never arrive"):
+        whitening.rival_times("digits", "natural")
+    assert whitening.ahead("digits", "natural").tolist() == [False, False, False]

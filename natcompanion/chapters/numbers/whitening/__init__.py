@@ -136,6 +136,7 @@ from natcompanion.chapters.numbers.whitening.rivals import (
     chosen,
     first_order,
     rival_median,
+    rival_times,
     rivals_table,
 )
 
@@ -247,6 +248,7 @@ __all__ = [
     "rescaled_speedup",
     "ridge",
     "rival_median",
+    "rival_times",
     "rivals_table",
     "roots_table",
     "samples",

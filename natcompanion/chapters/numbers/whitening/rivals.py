@@ -70,6 +70,21 @@ def ahead_of(problem: str, method: str, key: str = "steps_to_target") -> str:
     return f"{int(won.sum())} of {len(won)}"
 
 
+def rival_times(problem: str, method: str) -> str:
+    """Return how many times fewer steps a method needs than the best without a metric, as a ratio
+    of medians, to two digits.
+
+    Raises
+    ------
+    ValueError
+        If half of the runs of either never arrive.
+    """
+    own, other = (rival_median(problem, name) for name in (method, first_order(problem)))
+    if own is None or other is None:
+        raise ValueError(f"{problem}, {method}: half of the runs never arrive")
+    return f"{other / own:.2g}"
+
+
 def rivals_table() -> Table:
     """Return what the search chose, steps and processor seconds of every method on every
     problem.

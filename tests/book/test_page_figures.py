@@ -15,9 +15,11 @@ from visit import Visit, watch
 
 from natcompanion.boltzmann import RBM
 from natcompanion.chapters import figures
+from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.chapters.figures import foundations as declared
 from natcompanion.chapters.numbers import rulers
 from natcompanion.chapters.numbers.boltzmann import machine
+from natcompanion.chapters.numbers.revisiting import landscape
 from natcompanion.chapters.numbers.whitening import plane as whitening
 from natcompanion.chapters.page import PageFigure, fill, find
 
@@ -149,9 +151,27 @@ def machine_inputs(seed: int) -> dict[str, list]:
     }
 
 
+def landscape_inputs(seed: int) -> dict[str, list]:
+    """Return inputs of the programs of the landscape: any points, any step size, any damping."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def points(count: int) -> torch.Tensor:
+        return 9 * torch.rand(count, 2, generator=generator, dtype=torch.float64) - 4.5
+
+    rate, damping = between(generator, 0.01, 2), between(generator, 1e-3, 10)
+    inputs = {"drawn": [], "surface": [points(61)], "reached": [points(16)]}
+    inputs["loops"] = [landscape.surface(points(61))[0], points(1)]
+    for method in landscape.METHODS:
+        setting = [rate] if method == "gradient" else [rate, damping]
+        inputs[method] = [points(1), *setting]
+        inputs[f"many {method}"] = [points(16), *setting]
+    return inputs
+
+
 INPUTS = {
     "boltzmann.MACHINE": machine_inputs,
     "foundations.RULERS": foundations_inputs,
+    "revisiting.LANDSCAPE": landscape_inputs,
     "whitening.PLANE": whitening_inputs,
 }
 """For each figure, random inputs of each of its programs."""
@@ -721,6 +741,201 @@ def test_a_wrong_operation_shows_in_what_the_machine_learns(open_page, name):
     sound = page.evaluate(RUN, 0)["fisher"][0]
     wrong = page.evaluate(spoil, name)
     assert max(abs(one - two) for one, two in zip(sound, wrong, strict=True)) > 1e-6
+
+
+# ---- The landscape with two minima
+
+
+LANDSCAPE = "revisiting.LANDSCAPE"
+WALKED = """m => {
+  const {w, b, loss, kl} = document.querySelector('.nc-figure').nc.paths[m];
+  return {w, b, loss, kl};
+}"""
+BASIN = "m => document.querySelector('.nc-figure').nc.basins[m]"
+
+
+def open_landscape(open_page, ending: str = "", **options):
+    """Return the page of the landscape when all that it shows is computed."""
+    page = open_page(LANDSCAPE, ending, **options)
+    page.wait_for_function(READY)
+    return page
+
+
+def walked(
+    start: tuple[float, float], method: str, rate: float, damping: float | None, steps: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the points of a path, their loss and the divergence of each step."""
+    model = autoencoder.example()
+    path = model.path(torch.tensor(start, dtype=torch.float64), method, steps + 1, rate, damping)
+    return path[:-1], model.loss(path[:-1]), model.kl(path[:-1], path[1:] - path[:-1])
+
+
+@pytest.mark.parametrize("ending", ["", "w-2p5_b-m3_rate1-0p5_damping1-0p1_rate3-0p2"])
+def test_paths_of_the_landscape_are_those_of_the_library(open_page, ending):
+    page = open_landscape(open_page, f"#revisiting_{ending}" if ending else "")
+    state = page.evaluate(STATE)
+    for m, method in enumerate(landscape.METHODS):
+        ours = page.evaluate(WALKED, m)
+        assert len(ours["w"]) == 101
+        # Fifty steps where neighbours come together; fewer where they part.
+        steps = {"natural": 50, "gradient": 50, "newton": 10, "leroux": 5}[method]
+        setting = state[f"rate{m}"], state.get(f"damping{m}")
+        path, loss, kl = walked((state["w"], state["b"]), method, *setting, steps)
+        for key, values in (("w", path[:, 0]), ("b", path[:, 1]), ("loss", loss), ("kl", kl)):
+            bound = PARITY * float(values.abs().max())
+            assert ours[key][: steps + 1] == pytest.approx(values.tolist(), abs=bound), method
+
+
+def test_the_start_of_the_landscape_is_dragged_and_the_paths_follow(open_page):
+    page = open_landscape(open_page)
+    before = page.evaluate(STATE)
+    assert (before["w"], before["b"]) == landscape.START
+    told = page.locator(".nc-words").text_content()
+    assert "natural gradient reaches the better minimum; Newton and Le Roux reach the other" in told
+    unit = (332 - 24) / 10
+    scale = page.locator(".nc-panels svg").first.bounding_box()["width"] / 340
+    pull(page, "Start", -6 * unit * scale, -2 * unit * scale)
+    page.wait_for_function(READY)
+    state = page.evaluate(STATE)
+    assert (state["w"], state["b"]) == pytest.approx((1, -3), abs=0.05)
+    told = page.locator(".nc-words").text_content()
+    assert "Newton reaches the better minimum; natural gradient reaches the other minimum" in told
+    path, _, _ = walked((state["w"], state["b"]), "natural", 0.1, 0.01, 50)
+    ours = page.evaluate(WALKED, 1)
+    assert ours["w"][:51] == pytest.approx(path[:, 0].tolist(), abs=PARITY)
+    drawn = page.evaluate("document.querySelector('.nc-line.nc-natural').getAttribute('d')")
+    x, y = map(float, drawn[1:].split("L")[1].split(" "))
+    assert x == pytest.approx(24 + unit * (5 + float(path[1, 1])), abs=0.06)
+    assert y == pytest.approx(330 - unit * (5 + float(path[1, 0])), abs=0.06)
+    pull(page, "Start", 3000, -3000)
+    state = page.evaluate(STATE)
+    assert (state["w"], state["b"]) == (4.5, 4.5)
+
+
+@pytest.mark.parametrize("touch", [False, True])
+def test_the_step_of_the_landscape_is_dragged_and_keys_move_both_handles(open_page, touch):
+    page = open_landscape(open_page, has_touch=touch)
+    box = page.get_by_role("button", name="Step 3").last.locator(".nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    drag(page, (x, y), (x + 70, y), touch)
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.step > 6")
+    n = steps(page)
+    page.get_by_role("button", name=f"Step {n}: ").focus()
+    page.keyboard.press("ArrowLeft")
+    assert steps(page) == page.evaluate(STATE)["step"] == n - 1
+    page.get_by_role("button", name="Start").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowUp")
+    state = page.evaluate(STATE)
+    assert state["b"] == pytest.approx(3 + 5 / 30.8)
+    assert state["w"] == pytest.approx(-1 + 1 / 30.8)
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    heard = page.locator(".nc-heard[role=status]").text_content()
+    assert heard == page.locator(".nc-words").text_content()
+
+
+def test_the_pointer_chooses_a_step_and_the_loops_lie_around_it(open_page):
+    page = open_landscape(open_page)
+    loops = "document.querySelector('.nc-level').getAttribute('d')"
+    before = page.evaluate(loops)
+    stop = page.locator(".nc-now.nc-natural").first
+    page.get_by_role("button", name="Step", exact=True).click()
+    page.get_by_role("button", name="Step", exact=True).click()
+    assert steps(page) == 5
+    page.wait_for_function(READY)
+    assert page.evaluate(loops) != before
+    box = page.locator(".nc-panels svg").first.bounding_box()
+    scale, unit = box["width"] / 340, (332 - 24) / 10
+    path, _, _ = walked(landscape.START, "natural", 0.1, 0.01, 50)
+    w, b = path[2].tolist()
+    place = 24 + unit * (5 + b), 330 - unit * (5 + w)
+    page.mouse.move(box["x"] + scale * place[0], box["y"] + scale * place[1])
+    assert steps(page) == 2
+    at = stop.get_attribute("d")[1:].split("h")[0].split(" ")
+    assert [float(x) for x in at] == pytest.approx(place, abs=0.06)
+    page.wait_for_function(READY)
+    # A place on a loop has one of the divergences that are drawn.
+    ends = page.evaluate(loops)[1:].replace("L", "M").split("M")
+    drawn = torch.tensor([[float(x) for x in end.split(" ")] for end in ends])
+    theta = torch.stack([(330 - drawn[:, 1]) / unit - 5, (drawn[:, 0] - 24) / unit - 5], 1).double()
+    kl = autoencoder.example().kl(path[2], theta - path[2])
+    levels = torch.tensor([0.01, 0.03, 0.1, 0.3], dtype=torch.float64)
+    gaps = (kl[:, None] / levels).log().abs().min(1).values
+    assert len(kl) > 200
+    assert float(gaps.median()) < 0.02
+    wrong = autoencoder.example().kl(path[5], theta - path[5])
+    assert float((wrong[:, None] / levels).log().abs().min(1).values.median()) > 0.1
+
+
+def test_a_basin_follows_the_settings_of_its_method_and_no_other(open_page):
+    page = open_landscape(open_page)
+    stored = [page.evaluate(BASIN, m) for m in range(4)]
+    for m, method in enumerate(landscape.METHODS):
+        assert stored[m] == landscape.basin(method).tolist()
+    page.get_by_label("damping, as a number").fill("1")
+    page.wait_for_function(READY, timeout=120_000)
+    basin = page.evaluate(BASIN, 1)
+    assert basin == landscape.basin("natural", 0.1, 1.0).tolist()
+    assert basin != stored[1]
+    for m in (0, 2, 3):
+        assert page.evaluate(BASIN, m) == stored[m]
+    page.get_by_role("button", name="Reset").click()
+    page.wait_for_function(READY)
+    assert page.evaluate(BASIN, 1) == stored[1]
+
+
+def test_a_method_of_the_landscape_is_chosen_with_its_own_settings(open_page):
+    page = open_landscape(open_page)
+    rate, damping = (page.get_by_label(f"{x}, as a number") for x in ("step size", "damping"))
+    assert (rate.input_value(), damping.input_value()) == ("0.1", "0.01")
+    page.get_by_label("natural gradient").focus()
+    page.keyboard.press("ArrowLeft")
+    assert (rate.input_value(), damping.input_value()) == ("1", "1")
+    assert "Newton, step 3: error 0.280" in page.locator(".nc-words").text_content()
+    page.get_by_label("gradient descent").check()
+    assert not damping.is_visible()
+    assert page.locator(".nc-chosen.nc-steepest").count() == 3
+    page.get_by_label("Le Roux").check()
+    rate.fill("0.5")
+    page.wait_for_function(READY, timeout=120_000)
+    state = page.evaluate(STATE)
+    assert [state[f"rate{m}"] for m in range(4)] == [1, 0.1, 0.5, 0.1]
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    again = open_page(LANDSCAPE, page.evaluate("() => location.hash"))
+    assert again.evaluate(STATE) == state
+
+
+def test_constants_of_the_landscape_are_those_of_the_numbers():
+    script = (STATIC / "revisiting.js").read_text()
+    for m, method in enumerate(landscape.METHODS):
+        rate, damping = landscape.RATES[method], landscape.DAMPING[method]
+        own = f"rate: {rate:g}" + (f", damping: {damping:g}" if damping else "")
+        assert f"{own}, paper: {autoencoder.RATES[method]:g} }}" in script, m
+    w, b = landscape.START
+    assert f"w: {w:g}, b: {b:g} }};" in script
+    assert f"= [{landscape.STEPS}, 5, 4.5, {landscape.SIDE}, 16, 61, {landscape.CLOSE}];" in script
+
+
+def test_a_drag_on_the_landscape_is_answered_within_a_twentieth_of_a_second(open_page):
+    page = open_landscape(open_page)
+    change = "state.w = -1 - 0.02 * k - 0.01; refresh();"
+    assert quickest(page, ".nc-line.nc-natural", change) < 50
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "bmm", "solve"])
+def test_a_wrong_operation_shows_in_the_paths_of_the_landscape(open_page, name):
+    page = open_landscape(open_page)
+    spoil = """name => {
+      const sound = NC.ops[name];
+      const off = x => Array.isArray(x) ? x.map(off) : NC.ops.mul(x, 1.001);
+      NC.ops[name] = (...given) => off(sound(...given));
+      const {natural} = JSON.parse(document.querySelector('.nc-figure script').textContent);
+      return [...NC.load(natural)([-1, 3], 0.1, 0.01)[0]];
+    }"""
+    ours = page.evaluate(WALKED, 1)
+    wrong = page.evaluate(spoil, name)
+    assert abs(wrong[0] - ours["w"][1]) + abs(wrong[1] - ours["b"][1]) > 1e-6
 
 
 # ---- Every figure

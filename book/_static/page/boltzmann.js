@@ -175,56 +175,30 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   // ---- Log-likelihood and share off the diagonal, against steps.
 
   const chart = NC.picture("Log-likelihood, and the share off the diagonal, against the number of steps", 340, 352);
-  const [left, right] = [46, 326];
-  const HIGH = { top: 24, bottom: 158, least: -4, most: -1.25 };
-  const LOW = { top: 190, bottom: 324, least: 0, most: 1 };
-  const across = (k) => left + (Math.log1p(k) / Math.log1p(STEPS)) * (right - left);
-  const down = ({ top, bottom, least, most }, y) => top + ((most - y) / (most - least)) * (bottom - top);
+  const WIDE = { left: 46, right: 326 };
+  const { left, right } = WIDE;
+  const { across, at: stepAt } = NC.steps(WIDE, STEPS);
+  const HIGH = NC.part(chart, "nc-part-0", { ...WIDE, top: 24, bottom: 158, least: -4, most: -1.25 }, METHODS);
+  const LOW = NC.part(chart, "nc-part-1", { ...WIDE, top: 190, bottom: 324, least: 0, most: 1 }, METHODS, 18);
   const scale = svg("g", { "aria-hidden": "true" });
   chart.append(scale);
-  [HIGH, LOW].forEach((part, k) => {
-    const { top, bottom } = part;
-    part.box = NC.box(chart, `nc-part-${k}`, { left, right, top, bottom });
-    chart.append(part.box);
-    part.lines = METHODS.map(({ name }) => {
-      const node = svg("path", { class: `nc-line nc-${name}` });
-      part.box.append(node);
-      return node;
-    });
-    part.dots = METHODS.map(({ name }) => {
-      const node = svg("path", { class: `nc-now nc-${name}` });
-      part.box.append(node);
-      return node;
-    });
-    part.names = METHODS.map(({ name }) => text(chart, 0, 0, "", "start", `nc-label nc-${name}`));
-    part.place = NC.labels([left + 4, top + 3, right - 2, bottom - (k ? 18 : 3)], 0.9);
-  });
   text(chart, left, 16, "Log-likelihood of a pattern, nats", "start", "nc-title");
   text(chart, left, 182, "Share of the matrix off its diagonal", "start", "nc-title");
-  for (const y of [-4, -3, -2]) text(scale, left - 5, down(HIGH, y) + 4, number(y).replace(".00", ""), "end");
-  text(scale, left - 5, down(HIGH, BEST) + 4, "best", "end");
-  for (const y of [0, 0.5, 1]) text(scale, left - 5, down(LOW, y) + 4, `${100 * y} %`, "end");
+  for (const y of [-4, -3, -2]) text(scale, left - 5, HIGH.down(y) + 4, number(y).replace(".00", ""), "end");
+  text(scale, left - 5, HIGH.down(BEST) + 4, "best", "end");
+  for (const y of [0, 0.5, 1]) text(scale, left - 5, LOW.down(y) + 4, `${100 * y} %`, "end");
   for (const k of [0, 1, 3, 10, 30, 100]) text(scale, across(k), 350, k, "middle");
   text(chart, left - 12, 350, "step", "end");
-  HIGH.box.prepend(svg("path", { class: "nc-target", d: `M${left} ${down(HIGH, BEST)}H${right}` }));
+  HIGH.box.prepend(svg("path", { class: "nc-target", d: `M${left} ${HIGH.down(BEST)}H${right}` }));
   const gamma = svg("path", { class: "nc-line nc-gamma nc-penalty" });
   LOW.box.prepend(gamma);
   const gammaName = text(chart, 0, 0, "", "start", "nc-label nc-penalty");
   const cursor = svg("path", { class: "nc-target" });
   chart.append(cursor);
-  const scrub = NC.handle(chart, {
-    label: "Step",
-    move: (x) => clock.put(Math.round(Math.expm1((Math.log1p(STEPS) * (x - left)) / (right - left))), true),
-  });
-  scrub.node.onkeydown = (event) => {
-    const way = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
-    if (!way) return;
-    event.preventDefault();
-    clock.put(clock.now + way * (event.shiftKey ? 10 : 1), true);
-  };
+  const scrub = NC.scrub(chart, stepAt, () => clock);
 
   const curve = (part, values) => values.slice(0, STEPS + 1)
-    .map((y, k) => [across(k), down(part, y)])
+    .map((y, k) => [across(k), part.down(y)])
     .filter(([, y]) => Number.isFinite(y));
   const drawLines = (finished) => {
     [[HIGH, "likelihood"], [LOW, "share"]].forEach(([part, key]) => {
@@ -236,9 +210,8 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
       });
       part.box.append(part.lines[state.method], ...part.dots);
       if (!finished) return; // names wait until the lines stand still
-      const spots = part.place([...order().map((m) => curves[m]), ...extra]);
-      order().forEach((m, k) => NC.label(part.names[m], curves[m].text, spots[k]));
-      if (part === LOW) NC.label(gammaName, "γ", spots[4]);
+      const [spot] = part.name(order(), curves, extra);
+      if (part === LOW) NC.label(gammaName, "γ", spot);
     });
   };
   const drawStep = (n) => {
@@ -247,7 +220,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     scrub.put(across(n), LOW.bottom);
     scrub.node.setAttribute("aria-label", `Step ${n}: drag it, or press arrow keys`);
     [[HIGH, "likelihood"], [LOW, "share"]].forEach(([part, key]) => METHODS.forEach((_, m) => {
-      const y = down(part, runs[m][key][n]);
+      const y = part.down(runs[m][key][n]);
       set(part.dots[m], { d: Number.isFinite(y) ? NC.dots([[across(n), y]]) : "" });
     }));
     small.forEach(({ input, draw: paint }, m) => {

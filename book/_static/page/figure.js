@@ -46,6 +46,45 @@
     NC.set(node, { visibility: spot ? "visible" : "hidden", ...place });
     node.textContent = words;
   };
+  // An axis of the steps 0..length, on which early steps have more room: a step to pixels, and back.
+  NC.steps = ({ left, right }, length) => ({
+    across: (k) => left + (Math.log1p(k) / Math.log1p(length)) * (right - left),
+    at: (x) => Math.round(Math.expm1((Math.log1p(length) * (x - left)) / (right - left))),
+  });
+  // A part of a chart with a line, a dot and a name for each method; free: room for a handle at its foot.
+  NC.part = (drawing, id, { left, right, top, bottom, least, most, log }, methods, free = 3) => {
+    const box = NC.box(drawing, id, { left, right, top, bottom });
+    drawing.append(box);
+    const each = (kind) => methods.map(({ name }) => {
+      const node = NC.svg("path", { class: `nc-${kind} nc-${name}` });
+      box.append(node);
+      return node;
+    });
+    const [lines, dots] = [each("line"), each("now")];
+    const names = methods.map(({ name }) => NC.text(drawing, 0, 0, "", "start", `nc-label nc-${name}`));
+    const place = NC.labels([left + 4, top + 3, right - 2, bottom - free], 0.9);
+    return {
+      box, top, bottom, lines, dots,
+      down: (y) => top + ((most - (log ? Math.log10(y) : y)) / (most - least)) * (bottom - top),
+      // Put the names of the curves, the most important first; return the places of those that come after.
+      name(order, curves, extra = []) {
+        const spots = place([...order.map((m) => curves[m]), ...extra]);
+        order.forEach((m, k) => NC.label(names[m], curves[m].text, spots[k]));
+        return spots.slice(order.length);
+      },
+    };
+  };
+  // A handle that moves the clock along an axis of steps; keys go step by step.
+  NC.scrub = (drawing, at, clock) => {
+    const handle = NC.handle(drawing, { label: "Step", move: (x) => clock().put(at(x), true) });
+    handle.node.onkeydown = (event) => {
+      const way = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
+      if (!way) return;
+      event.preventDefault();
+      clock().put(clock().now + way * (event.shiftKey ? 10 : 1), true);
+    };
+    return handle;
+  };
   // Where the values of a square grid (rows of n) cross a level, as a path; at(column, row) gives pixels.
   NC.contour = (values, n, level, at) => {
     const corners = [[0, 0], [1, 0], [1, 1], [0, 1]];

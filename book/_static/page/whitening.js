@@ -105,7 +105,7 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
   const chart = NC.picture("The divergence from the goal against the number of steps");
   const { left, right, top, bottom, most, least } = CURVE;
   const curves = NC.box(chart, "nc-curve", CURVE);
-  const across = (k) => left + (Math.log1p(k) / Math.log1p(STEPS)) * (right - left);
+  const { across } = NC.steps(CURVE, STEPS);
   const down = (kl) => top + ((most - Math.log10(Math.max(kl, 1e-300))) / (most - least)) * (bottom - top);
   const scale = svg("g", { "aria-hidden": "true" });
   chart.append(scale);

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +24,11 @@ from natcompanion.chapters.figures.style import (
     legend_below,
 )
 from natcompanion.chapters.numbers import revisiting as numbers
+from natcompanion.chapters.numbers.revisiting import landscape
+from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
-METHODS = {"newton": BLUE, "natural": BLACK, "leroux": ORANGE, "gradient": PURPLE}
+METHODS = {"newton": GREEN, "natural": BLUE, "leroux": ORANGE, "gradient": VERMILLION}
 COLUMNS = {
     "msgd": PURPLE,
     "unlabelled": GREEN,
@@ -34,6 +37,48 @@ COLUMNS = {
     "same": BLACK,
     "covariance": ORANGE,
 }
+
+# ---- The first screen: Figure 1 as a landscape on which the start is moved
+
+BATCH, GRID = 16, 61
+"""Starts of a basin that the page follows at once, and points of a row of its landscape."""
+
+
+def _traced(function: Callable, method: str, points: int) -> Traced:
+    """Return a step of a method, at any of its settings."""
+    plain = method == "gradient"
+
+    def step(theta: torch.Tensor, rate: float, damping: float | None = None) -> Any:
+        return function(theta, method, rate, damping)
+
+    one, two = (
+        torch.linspace(low, high, 2 * points, dtype=torch.float64).view(points, 2)
+        for low, high in ((-1, 3), (2, -4))
+    )
+    return Traced(step, [one, 0.1, 0.01][: 3 - plain], [two, 0.7, 0.4][: 3 - plain])
+
+
+def _row(w: float) -> torch.Tensor:
+    """Return a row of the landscape, (61, 2)."""
+    b = torch.linspace(-5, 5, GRID, dtype=torch.float64)
+    return torch.stack([torch.full_like(b, w), b], 1)
+
+
+LANDSCAPE = PageFigure(
+    "revisiting.js",
+    {
+        **{method: _traced(landscape.advance, method, 1) for method in numbers.METHODS},
+        **{f"many {m}": _traced(landscape.moved, m, BATCH) for m in numbers.METHODS},
+        "surface": Traced(landscape.surface, [_row(1.0)], [_row(-2.0)]),
+        "loops": Traced(
+            landscape.loops,
+            [landscape.surface(_row(1.0))[0], _row(2.0)[:1]],
+            [landscape.surface(_row(-2.0))[0], _row(3.0)[-1:]],
+        ),
+        "reached": Traced(landscape.reached, [_row(1.0)[:BATCH]], [_row(2.5)[-BATCH:]]),
+        "drawn": Traced(landscape.drawn, [], []),
+    },
+)
 
 # ---- Figure 1
 

@@ -56,12 +56,13 @@ def trace(
     [['sum', '0', []], ['mul', '1', '2'], ['sub', '0', '3']]
     """
     inputs, others = ([_tensor(x) for x in given] for given in (example, other))
+    computed = _results(function, others)  # first: what a function keeps is made outside a trace
     tracer = make_fx(lambda *x: _results(function, x), decomposition_table=_decompositions())
     graph = tracer(*inputs)
     program = write(graph, inputs)
     with torch.no_grad():  # a model's parameters may be written to
         traced = graph(*others)
-    _agree(traced, _results(function, others))
+    _agree(traced, computed)
     return program
 
 

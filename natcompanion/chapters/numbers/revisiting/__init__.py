@@ -26,6 +26,7 @@ from natcompanion.chapters.numbers.revisiting.frontier import (
     matched_errors,
     variance_at,
 )
+from natcompanion.chapters.numbers.revisiting.landscape import reaching, step_divergence
 from natcompanion.chapters.numbers.revisiting.matrices import (
     convergence_networks,
     distance_band,
@@ -259,6 +260,7 @@ __all__ = [
     "reach_decades",
     "reach_ratio",
     "reach_table",
+    "reaching",
     "readings",
     "readings_that_hold",
     "relative_early",
@@ -286,6 +288,7 @@ __all__ = [
     "spread",
     "standard_error",
     "starts",
+    "step_divergence",
     "step_lengths",
     "steps_table",
     "system",

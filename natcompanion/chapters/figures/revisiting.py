@@ -46,7 +46,6 @@ BATCH, GRID = 16, 61
 
 def _traced(function: Callable, method: str, points: int) -> Traced:
     """Return a step of a method, at any of its settings."""
-    plain = method == "gradient"
 
     def step(theta: torch.Tensor, rate: float, damping: float | None = None) -> Any:
         return function(theta, method, rate, damping)
@@ -55,7 +54,9 @@ def _traced(function: Callable, method: str, points: int) -> Traced:
         torch.linspace(low, high, 2 * points, dtype=torch.float64).view(points, 2)
         for low, high in ((-1, 3), (2, -4))
     )
-    return Traced(step, [one, 0.1, 0.01][: 3 - plain], [two, 0.7, 0.4][: 3 - plain])
+    if method == "gradient":
+        return Traced(step, [one, 0.1], [two, 0.7])
+    return Traced(step, [one, 0.1, 0.01], [two, 0.7, 0.4])
 
 
 def _row(w: float) -> torch.Tensor:
@@ -75,7 +76,7 @@ LANDSCAPE = PageFigure(
             [landscape.surface(_row(1.0))[0], _row(2.0)[:1]],
             [landscape.surface(_row(-2.0))[0], _row(3.0)[-1:]],
         ),
-        "reached": Traced(landscape.reached, [_row(1.0)[:BATCH]], [_row(2.5)[-BATCH:]]),
+        "reached": Traced(landscape.reached, [_row(2.5)[35:51]], [_row(-2.3)[18:34]]),
         "drawn": Traced(landscape.drawn, [], []),
     },
 )

@@ -1,4 +1,4 @@
-r"""Four methods on the landscape of Figure 1: what the chapter's figure computes while it is played
+"""Four methods on the landscape of Figure 1: what the chapter's figure computes while it is played
 with.
 
 Every function calls the auto-encoder of the experiment. Points are rows (w, b).

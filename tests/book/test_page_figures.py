@@ -19,6 +19,7 @@ from natcompanion.chapters.experiments import _revisiting_autoencoder as autoenc
 from natcompanion.chapters.figures import foundations as declared
 from natcompanion.chapters.numbers import rulers
 from natcompanion.chapters.numbers.boltzmann import machine
+from natcompanion.chapters.numbers.prong import whitened_layer as layer
 from natcompanion.chapters.numbers.revisiting import landscape
 from natcompanion.chapters.numbers.whitening import plane as whitening
 from natcompanion.chapters.page import PageFigure, fill, find
@@ -168,9 +169,29 @@ def landscape_inputs(seed: int) -> dict[str, list]:
     return inputs
 
 
+def layer_inputs(seed: int) -> dict[str, list]:
+    """Return inputs of the programs of the layer: any network, any whitening before, any data."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    x, y = 1 + normal(layer.EXAMPLES, 2), normal(layer.EXAMPLES, 1).sigmoid()
+    eye, zero = torch.eye(2, dtype=torch.float64).flatten(), torch.zeros(2, dtype=torch.float64)
+    omega, phi = normal(9), torch.cat([eye, zero, eye, zero]) + 0.2 * normal(12)
+    return {
+        "start": [],
+        "data": [float(torch.rand(1, generator=generator)), *normal(2).tolist()],
+        "whiten": [omega, phi, x, between(generator, 1e-4, 1)],
+        "update": [omega, phi, x, y, between(generator, 0.01, 3)],
+        "look": [omega, phi, x, y],
+    }
+
+
 INPUTS = {
     "boltzmann.MACHINE": machine_inputs,
     "foundations.RULERS": foundations_inputs,
+    "prong.LAYER": layer_inputs,
     "revisiting.LANDSCAPE": landscape_inputs,
     "whitening.PLANE": whitening_inputs,
 }
@@ -936,6 +957,192 @@ def test_a_wrong_operation_shows_in_the_paths_of_the_landscape(open_page, name):
     ours = page.evaluate(WALKED, 1)
     wrong = page.evaluate(spoil, name)
     assert abs(wrong[0] - ours["w"][1]) + abs(wrong[1] - ours["b"][1]) > 1e-6
+
+
+# ---- The layer that is whitened
+
+
+LOOKS = """m => {
+  const {seen, changed} = document.querySelector('.nc-figure').nc.runs[m];
+  const row = now => [now.loss, now.condition, now.exact, [...now.z], [...now.outputs]];
+  return {looks: seen.slice(0, 201).map(row), changed: changed.filter(x => x !== null)};
+}"""
+BEATS = "node => node.getAttribute('d').match(/M[\\d.]+/g).map(x => +x.slice(1))"
+
+
+def open_layer(open_page, ending: str = "", **options):
+    """Return the page of the layer when both methods have learned."""
+    page = open_page("prong.LAYER", ending, **options)
+    page.wait_for_function(READY)
+    return page
+
+
+@pytest.mark.parametrize("ending", ["", "T-7_rate-0p5_eps-0p1_correlation-0p5_across-1_up-m0p5"])
+def test_all_updates_are_those_of_the_library_and_whitening_keeps_the_function(open_page, ending):
+    page = open_layer(open_page, f"#prong_{ending}" if ending else "")
+    setting = {"T": 7, "rate": 0.5, "eps": 0.1, "correlation": 0.5, "across": 1.0, "up": -0.5}
+    for m, method in enumerate(layer.METHODS):
+        ours, theirs = page.evaluate(LOOKS, m), layer.learned(method, **(setting if ending else {}))
+        assert len(ours["looks"]) == len(theirs) == 201
+        for one, two in zip(ours["looks"], theirs, strict=True):
+            loss, condition, exact, z, _, _, outputs = two
+            assert one[:3] == pytest.approx(
+                [float(x) for x in (loss, condition, exact)], rel=PARITY, abs=0
+            )
+            assert one[3] == pytest.approx(z.flatten().tolist(), abs=PARITY)
+            assert one[4] == pytest.approx(outputs.tolist(), abs=PARITY)
+    assert len(ours["changed"]) == (29 if ending else 11)
+    assert max(ours["changed"]) < PARITY
+
+
+def test_the_cloud_and_its_ellipse_are_drawn_where_they_are(open_page):
+    page = open_layer(open_page, "#prong_step-19")
+    _, _, _, z, mean, root, _ = layer.learned("prong")[19]
+    spots = page.locator(".nc-natural .nc-spot").evaluate_all(
+        "nodes => nodes.map(x => [+x.getAttribute('cx'), +x.getAttribute('cy')])"
+    )
+    unit = 220 / 2 / 5.5
+    wanted = torch.tensor([111.0, 132.0]) + unit * z * torch.tensor([1.0, -1.0])
+    assert float((torch.tensor(spots, dtype=torch.float64) - wanted).abs().max()) < 0.06
+    ellipse = page.locator("path.nc-line.nc-natural").first.evaluate(
+        "node => node.getAttribute('d').slice(1).split('L').map(p => p.split(' ').map(Number))"
+    )
+    off = torch.tensor(ellipse, dtype=torch.float64) - torch.tensor([111.0, 132.0])
+    off = off / unit * torch.tensor([1.0, -1.0]) - mean
+    lengths = (torch.linalg.solve(root, off.mT) ** 2).sum(0).sqrt()
+    assert float((lengths - 2).abs().max()) < 0.03
+
+
+def test_the_metronome_beats_every_t_updates(open_page):
+    page = open_layer(open_page)
+    apart = (326 - 46) / 200
+    for T, count in ((20, 11), (1, 201), (150, 2), (200, 2)):
+        page.get_by_label("T, updates, as a number").fill(str(T))
+        page.wait_for_function(READY)
+        beats = page.locator(".nc-beat").evaluate(BEATS)
+        assert beats == pytest.approx([46 + apart * T * k for k in range(count)], abs=0.06)
+    field = page.get_by_label("T, updates, as a number")
+    field.fill("33.4")  # no number of updates
+    assert page.evaluate(STATE)["T"] == 200
+    field.blur()
+    assert (page.evaluate(STATE)["T"], field.input_value()) == (33, "33")
+    page.get_by_label("T, updates", exact=True).press("ArrowLeft")
+    assert page.evaluate(STATE)["T"] == int(field.input_value()) < 33
+
+
+def test_what_happens_at_an_update_is_said(open_page):
+    page = open_layer(open_page)
+    words = page.locator(".nc-words")
+    assert words.text_content().startswith(
+        "Update 20, just whitened: condition number 1.11 (before it 11.3; plain gradient 132), "
+        "loss 0.429 (plain gradient 0.585). "
+    )
+    page.get_by_role("button", name="Step").last.click()
+    told = words.text_content()
+    assert told.startswith("Update 21, 1 after the last whitening: condition number ")
+    assert told.endswith("No whitening so far has changed an output by more than rounding.")
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    assert page.locator(".nc-heard[role=status]").text_content() == told
+    looks = layer.learned("prong")[21], layer.learned("plain")[21]
+    exact = [f"{float(look[2]):#.3g}".rstrip(".") for look in looks]
+    assert f"Exactly, not by Eq. 5, the condition numbers are {exact[0]} and {exact[1]}. " in told
+
+
+@pytest.mark.parametrize("touch", [False, True])
+def test_a_point_is_dragged_and_both_methods_learn_anew(open_page, touch):
+    page = open_layer(open_page, has_touch=touch)
+    box = page.get_by_role("button", name="Point").locator(".nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    drag(page, (x, y), (x + 60, y + 30), touch)
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.across > 1")
+    page.wait_for_function(READY)
+    state = page.evaluate(STATE)
+    assert state["up"] < -0.4
+    for m, method in enumerate(layer.METHODS):
+        theirs = layer.learned(method, across=state["across"], up=state["up"])
+        ours = page.evaluate(LOOKS, m)["looks"]
+        assert ours[200][0] == pytest.approx(float(theirs[200][0]), abs=PARITY)
+    page.get_by_role("button", name="Point").press("Shift+ArrowUp")
+    assert page.evaluate(STATE)["up"] > state["up"]
+    drag(page, (x + 60, y + 30), (x + 1000, y), touch)
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.across > 2")
+    at = float(layer.data(0.9, 0.0, 0.0)[0][layer.DRAGGED, 0]) + page.evaluate(STATE)["across"]
+    assert at == pytest.approx(3.8)
+
+
+def test_controls_of_the_layer_move_what_heeds_them(open_page):
+    page = open_layer(open_page)
+    heeded = {"T, updates": "1", "ε": "1", "step size": "01", "correlation": "01"}
+    last = [page.evaluate(LOOKS, m)["looks"][200][0] for m in range(2)]
+    for label, methods in heeded.items():
+        page.get_by_label(f"{label}, as a number").fill("1" if label == "T, updates" else "0.2")
+        page.wait_for_function(READY)
+        now = [page.evaluate(LOOKS, m)["looks"][200][0] for m in range(2)]
+        assert {str(m) for m in range(2) if now[m] != last[m]} == set(methods)
+        last = now
+    page.get_by_role("button", name="Reset").click()
+    start = {"T": 20, "rate": 0.3, "eps": 0.01, "correlation": 0.9, "across": 0, "up": 0}
+    assert page.evaluate(STATE) == start | {"step": 20}
+
+
+def test_updates_are_walked_and_a_link_carries_them(open_page):
+    page = open_layer(open_page)
+    page.get_by_role("button", name="Update 20").focus()
+    for key in ("ArrowRight", "Shift+ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert steps(page) == 30
+    page.get_by_label("T, updates, as a number").fill("50")
+    state = page.evaluate(STATE)
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    again = open_layer(open_page, page.evaluate("() => location.hash"))
+    assert again.evaluate(STATE) == state == {**state, "T": 50, "step": 30}
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_layer_plays_from_its_start_and_stops(open_page, motion):
+    page = open_layer(open_page, reduced_motion=motion)
+    page.get_by_role("button", name="Play").click()
+    assert steps(page) < 20
+    page.wait_for_function(MOVED)
+    page.get_by_role("button", name="Pause").click()
+    stopped = steps(page)
+    page.wait_for_timeout(100)
+    assert steps(page) == stopped
+
+
+def test_a_run_that_explodes_leaves_the_page_whole(open_page):
+    page = open_layer(open_page, "#prong_rate-3_eps-1em04_correlation-0p98_step-120")
+    assert "NaN" not in page.locator(".nc-figure").inner_html()
+    page.get_by_label("ε, as a number").fill("1")
+    page.wait_for_function(READY)
+    assert page.evaluate(LOOKS, 1)["looks"][10][0] < 1
+
+
+def test_a_change_of_the_layer_shows_within_a_twentieth_of_a_second(open_page):
+    page = open_layer(open_page)
+    change = "state.rate = 0.12 + 0.02 * k; refresh();"
+    assert quickest(page, "svg:nth-child(2) .nc-line.nc-natural", change) < 50
+
+
+@pytest.mark.parametrize("name", ["tanh", "mm", "eigh", "inv"])
+def test_a_wrong_operation_shows_in_what_the_layer_is_fed(open_page, name):
+    page = open_layer(open_page)
+    spoil = """name => {
+      const sound = NC.ops[name], wrong = x => NC.ops.mul(x, 1.001);
+      NC.ops[name] = (...given) => {
+        const found = sound(...given);
+        return Array.isArray(found) ? found.map(wrong) : wrong(found);
+      };
+      const {start, data, whiten, look} = JSON.parse(
+        document.querySelector('.nc-figure script').textContent);
+      const [x, y] = NC.load(data)(0.9, 0, 0);
+      const [omega, phi] = NC.load(start)();
+      return [...NC.load(look)(...NC.load(whiten)(omega, phi, x, 0.01), x, y)[3]];
+    }"""
+    sound = page.evaluate(LOOKS, 1)["looks"][0][3]
+    wrong = page.evaluate(spoil, name)
+    assert max(abs(one - two) for one, two in zip(sound, wrong, strict=True)) > 1e-6
 
 
 # ---- Every figure

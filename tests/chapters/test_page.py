@@ -35,6 +35,14 @@ def test_what_no_result_needs_is_dropped():
     assert traced(function).code == [["mul", "0", 2]]
 
 
+def test_tensors_are_compared_beside_the_trace():
+    def function(x):
+        assert not torch.equal(x, x + 1)
+        return x * 2
+
+    assert traced(function).code == [["mul", "0", 2]]
+
+
 def test_what_is_computed_twice_stands_once():
     program = traced(lambda x: (x.exp() * 3, x.exp() * 3 + 1))
     assert program.code == [["exp", "0"], ["mul", "1", 3], ["add", "2", 1]]

@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 
 from natcompanion.chapters.figures import prong as figures
 from natcompanion.chapters.numbers import prong as numbers
+from natcompanion.chapters.numbers.prong import whitened_layer as layer
 
 
 def lines(panel: Axes) -> dict[str, Line2D]:
@@ -101,3 +102,25 @@ def test_settings_tried_are_drawn_below_the_cut():
         for second, points in numbers.searched(method).items():
             assert shows(lines(panel)[f"{second:g}"], np.minimum([e for _, e in points], 50))
         assert numbers.mean_image(method) in [line.get_ydata()[0] for line in panel.lines]
+
+
+def test_the_layer_is_drawn_with_the_curves_and_the_points_of_the_runs():
+    panels = figures.draw_layer(T=20, step=19).axes
+    for method, panel in (("prong", panels[0]), ("plain", panels[1])):
+        looks = layer.learned(method, 20)
+        z = looks[19][3].numpy()
+        drawn = np.concatenate([np.array(line.get_data()).T for line in panel.lines[1:3]])
+        assert np.allclose(np.sort(drawn, axis=0), np.sort(z, axis=0))
+        for chart, place in ((panels[2], 0), (panels[3], 1)):
+            line = lines(chart)[layer.METHODS[method]]
+            assert line.get_color() == figures.LAYER_METHODS[method]
+            assert shows(line, np.array([float(look[place]) for look in looks]))
+    assert figures.LAYER_FRAMES.start["T"] == 20
+
+
+def test_the_layer_is_described_with_its_numbers():
+    text = figures.describe_layer(T=20, step=20)
+    assert (
+        "just after a whitening, the condition number of the second layer by Eq. 5 is 1.11" in text
+    )
+    assert "and 132 with the plain gradient" in text

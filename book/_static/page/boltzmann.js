@@ -58,7 +58,6 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     run.now = next;
   };
   const busy = () => runs.some(({ done }) => done <= STEPS);
-  let frame = null;
   const order = () => [state.method, ...[3, 2, 0, 1].filter((m) => m !== state.method)];
   const FIRST = 5; // steps of the chosen method that an answer shows however slow the machine is
   const work = (time) => {
@@ -72,12 +71,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     }
     return !busy();
   };
-  const compute = () => {
-    cancelAnimationFrame(frame);
-    const finished = work(8);
-    draw(finished);
-    if (!finished) frame = requestAnimationFrame(compute);
-  };
+  const compute = NC.frames(work, (finished) => draw(finished));
 
   // ---- Maps of a matrix: full colour is its largest entry.
 

@@ -113,7 +113,7 @@
   };
 
   // A slider with a number field. What changed it may be the slider, the field, or set(). Marks say what a value means.
-  NC.control = ({ label, low, high, log, zero, value, change }) => {
+  NC.control = ({ label, low, high, log, zero, whole, value, change }) => {
     const FREE = zero ? 0.04 : 0; // the part of the track that stands for 0
     const at = (p) => {
       if (zero && p < FREE) return 0;
@@ -124,9 +124,9 @@
       if (zero && x < low) return 0;
       return FREE + (1 - FREE) * (log ? Math.log(x / low) / Math.log(high / low) : (x - low) / (high - low));
     };
-    const exact = (x) => String(+x.toPrecision(3));
+    const exact = (x) => String(whole ? Math.round(x) : +x.toPrecision(3));
     const range = NC.html("input", { type: "range", min: 0, max: 1, step: 0.005, "aria-label": label });
-    const field = NC.html("input", { type: "number", step: "any", min: zero ? 0 : low, max: high });
+    const field = NC.html("input", { type: "number", step: whole ? 1 : "any", min: zero ? 0 : low, max: high });
     field.setAttribute("aria-label", `${label}, as a number`);
     const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
     const track = NC.html("span", { class: "nc-track" }, range, marks);
@@ -166,7 +166,7 @@
     field.onchange = () => {
       const x = Math.min(high, Math.max(zero ? 0 : low, +field.value || 0));
       self.set(x);
-      take(x);
+      take(whole ? Math.round(x) : x);
     };
     self.set(value);
     return self;
@@ -217,6 +217,18 @@
     };
   };
 
+  // Work for a few milliseconds, draw, and go on in the next frame until work(time) says that all is done.
+  NC.frames = (work, draw) => {
+    let frame = null;
+    const compute = () => {
+      cancelAnimationFrame(frame);
+      const finished = work(8);
+      draw(finished);
+      if (!finished) frame = requestAnimationFrame(compute);
+    };
+    return compute;
+  };
+
   NC.button = (text, click) => NC.html("button", { type: "button", onclick: click }, text);
   NC.buttons = (hint, actions) =>
     NC.html("div", { class: "nc-clock" },
@@ -236,8 +248,9 @@
     };
   };
 
-  // Play, pause and step through the numbers of steps 0..length; show(n) draws. With reduced motion it jumps.
-  NC.clock = ({ length, hint, show, reset, link }) => {
+  // Play, pause and step through the numbers of steps 0..length, pace(n) of them a second; show(n) draws. With reduced
+  // motion it jumps.
+  NC.clock = ({ length, hint, show, reset, link, unit = "step", pace = (n) => 3 + 0.8 * n }) => {
     const { button } = NC;
     const count = NC.html("output", { class: "nc-count", "aria-live": "off" });
     let n = length;
@@ -245,7 +258,7 @@
     let rest = true; // where the figure put it: Play begins at 0
     const put = (k) => {
       n = Math.min(length, Math.max(0, k));
-      count.textContent = `step ${n}`;
+      count.textContent = `${unit} ${n}`;
       show(n);
     };
     const pause = () => {
@@ -259,7 +272,7 @@
       play.textContent = "Pause";
       let [last, exact] = [performance.now(), n];
       const tick = (now) => {
-        exact += ((now - last) / 1000) * (3 + 0.8 * exact);
+        exact += ((now - last) / 1000) * pace(exact);
         last = now;
         put(Math.floor(exact));
         if (n < length) timer = requestAnimationFrame(tick);

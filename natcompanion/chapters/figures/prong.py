@@ -25,6 +25,8 @@ from natcompanion.chapters.figures.style import (
 )
 from natcompanion.chapters.numbers import prong as numbers
 from natcompanion.chapters.numbers.prong import METHODS, NAMES, PERIODS, STARTS
+from natcompanion.chapters.numbers.prong import whitened_layer as layer
+from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
 COLORS = {
@@ -52,6 +54,90 @@ def _band(panel: Axes, band: tuple, method: str) -> None:
     x, middle, least, most = band
     panel.fill_between(x, least, most, color=COLORS[method], alpha=0.15, linewidth=0)
     panel.plot(x, middle, color=COLORS[method], linewidth=2.2, label=METHODS[method])
+
+
+# ---- The first screen: a layer that is whitened while it learns
+
+
+def _inputs(correlation: float, rate: float, eps: float) -> dict[str, list]:
+    """Return inputs of each program of the layer, at an update after a whitening."""
+    x, y = layer.data(correlation, 0.1, -0.2)
+    omega, phi = layer.whiten(*layer.start(), x, eps)
+    omega = layer.update(omega, phi, x, y, rate)
+    return {
+        "start": [],
+        "data": [correlation, rate, -eps],
+        "whiten": [omega, phi, x, eps],
+        "update": [omega, phi, x, y, rate],
+        "look": [omega, phi, x, y],
+    }
+
+
+LAYER = PageFigure(
+    "prong.js",
+    {
+        name: Traced(getattr(layer, name), example, other)
+        for (name, example), other in zip(
+            _inputs(0.9, 0.3, 0.01).items(), _inputs(0.5, 1.0, 0.2).values(), strict=True
+        )
+    },
+)
+
+
+LAYER_METHODS = {"plain": VERMILLION, "prong": BLUE}
+
+
+def draw_layer(T: int, step: int) -> Figure:
+    """What the second layer is fed at one update, and loss and condition number of all."""
+    drawing, panels = figure(6.2, 2, 2)
+    circle = np.linspace(0, 2 * np.pi, 100)
+    circle = 2 * np.stack([np.cos(circle), np.sin(circle)])
+    _, y = layer.data(0.9, 0.0, 0.0)
+    sure = y[:, 0].numpy() > 0.5
+    for (method, color), panel in zip(LAYER_METHODS.items(), (panels[1], panels[0]), strict=True):
+        z, mean, root = (part.numpy() for part in layer.learned(method, T)[step][3:6])
+        panel.plot(*(mean[:, None] + root @ circle), color=color, linewidth=2)
+        for kind, fill in ((sure, color), (~sure, "white")):
+            panel.plot(*z[kind].T, "o", color=color, markerfacecolor=fill, markersize=4.5)
+        reach = 5.6 if method == "prong" else 1.7
+        panel.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        label(panel, f"{layer.METHODS[method]}, update {step}", "what layer 2 is fed")
+    panels[0].plot(*circle, ":", color="0.4")
+    for method, color in LAYER_METHODS.items():
+        looks = layer.learned(method, T)
+        for panel, place in zip(panels[2:], (0, 1), strict=True):
+            values = [float(look[place]) for look in looks]
+            panel.plot(values, color=color, linewidth=2, label=layer.METHODS[method])
+    for panel in panels[2:]:
+        panel.axvline(step, color="0.5", linestyle=":")
+        panel.set_xlim(0, len(looks) - 1)
+    panels[2].set_ylim(0.15, 0.75)
+    panels[3].set(yscale="log", ylim=(0.8, 1000))
+    label(panels[2], "Loss, nats", "update", legend=True)
+    label(panels[3], "Condition number", "update")
+    return drawing
+
+
+def describe_layer(T: int, step: int) -> str:
+    """Loss and condition numbers of both at an update."""
+    plain, prong = (layer.learned(method, T)[step] for method in LAYER_METHODS)
+    age = f"{step % T} updates after the last whitening" if step % T else "just after a whitening"
+    return (
+        f"A network of 2-2-1 units learns 40 points; T = {T}. At update {step}, {age}, the "
+        f"condition number of the second layer by Eq. 5 is {digits(float(prong[1]))} with PRONG "
+        f"and {digits(float(plain[1]))} with the plain gradient, the exact ones "
+        f"{digits(float(prong[2]))} and {digits(float(plain[2]))}; the loss is "
+        f"{digits(float(prong[0]))} and {digits(float(plain[0]))} nats."
+    )
+
+
+LAYER_FRAMES = Drawing(
+    draw_layer,
+    describe_layer,
+    grid={"T": [1, 20, 200], "step": [0, 19, 20, 100, 200]},
+    start={"T": 20, "step": 19},
+    labels={"step": "update"},
+)
 
 
 # ---- Epsilon and T

@@ -88,12 +88,14 @@ def _results(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> tu
 
 
 class _ReadBeside(TorchDispatchMode):
-    """Read a value of a tensor, as checks and branches do, without tracing that."""
+    """Read a value of a tensor, or compare two, as checks and branches do, without tracing that."""
+
+    READS = (aten._local_scalar_dense.default, aten.equal.default)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        if func is not aten._local_scalar_dense.default:
+        if func not in self.READS:
             return func(*args, **(kwargs or {}))
         with disable_proxy_modes_tracing():
             return func(*args)

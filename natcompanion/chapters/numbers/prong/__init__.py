@@ -102,6 +102,7 @@ from .twofold import (
     useless_more,
     useless_share,
 )
+from .whitened_layer import layer_condition, layer_loss
 from .words import METHODS, NAMES, PERIODS, STARTS
 
 __all__ = [
@@ -149,6 +150,8 @@ __all__ = [
     "fisher_matrix",
     "full_reduction",
     "gains",
+    "layer_condition",
+    "layer_loss",
     "loss_ratio",
     "mean_image",
     "network",

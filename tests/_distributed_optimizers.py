@@ -6,6 +6,7 @@ torchrun --standalone --nproc-per-node 2 -m tests._distributed_optimizers DIRECT
 
 import copy
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,11 +119,12 @@ def train(name: str, rank: int = 0, world: int = 1) -> torch.Tensor:
     return torch.stack(path)
 
 
+NLL = Categorical()
 SHARDED: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "PRONG": lambda m: PRONG(m, 0.1),
     "RNGD": lambda m: RNGD(m, 0.1),
-    "KFAC": lambda m: KFAC(m, Categorical(), 0.1),
-    "NaturalGradient": lambda m: NaturalGradient(m, Categorical(), 0.1),
+    "KFAC": lambda m: KFAC(m, NLL, 0.1),
+    "NaturalGradient": lambda m: NaturalGradient(m, NLL, 0.1),
 }
 
 
@@ -130,6 +132,10 @@ def refusals() -> dict[str, str]:
     """Return what optimizers say of parameters of which each process holds a part, and those that
     need the whole batch of one.
     """
+    with warnings.catch_warnings():  # torch warns of itself when this is imported
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
     found = {}
     for name, make in SHARDED.items():
         model = Net().double()
@@ -138,6 +144,14 @@ def refusals() -> dict[str, str]:
             found[name] = repr(make(model))
         except ValueError as error:
             found[name] = str(error)
+        model, extra = Net().double(), {} if name in ("PRONG", "RNGD") else {"likelihood": NLL}
+        try:  # each process is to hold the state of a part of the parameters
+            kind = type(make(model))
+            found[f"{name}, parts"] = repr(
+                ZeroRedundancyOptimizer(model.parameters(), kind, lr=0.1, **extra)
+            )
+        except ValueError as error:
+            found[f"{name}, parts"] = str(error)
     optimizer = SampleSpaceNaturalGradient(Net().double(), Categorical(), 0.1)
     try:
         found["SampleSpaceNaturalGradient"] = str(optimizer.step(*data()))

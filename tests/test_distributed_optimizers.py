@@ -28,7 +28,9 @@ def test_two_processes_give_the_path_of_one(paths, name):
 @pytest.mark.parametrize("name", training.SHARDED)
 def test_sharded_parameters_are_refused(paths, name):
     for rank in range(2):
-        assert "use DistributedDataParallel instead of fully_shard" in paths[rank]["refusals"][name]
+        said = paths[rank]["refusals"]
+        assert "use DistributedDataParallel instead of fully_shard" in said[name]
+        assert "give it the model itself" in said[f"{name}, parts"]  # not a part of its parameters
 
 
 def test_what_needs_the_whole_batch_is_refused(paths):

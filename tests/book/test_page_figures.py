@@ -812,7 +812,7 @@ def test_the_start_of_the_landscape_is_dragged_and_the_paths_follow(open_page):
     before = page.evaluate(STATE)
     assert (before["w"], before["b"]) == landscape.START
     told = page.locator(".nc-words").text_content()
-    assert "natural gradient reaches the better minimum; Newton and Le Roux reach the other" in told
+    assert "natural gradient reaches the better minimum, Newton and Le Roux the other" in told
     unit = (332 - 24) / 10
     scale = page.locator(".nc-panels svg").first.bounding_box()["width"] / 340
     pull(page, "Start", -6 * unit * scale, -2 * unit * scale)
@@ -820,7 +820,7 @@ def test_the_start_of_the_landscape_is_dragged_and_the_paths_follow(open_page):
     state = page.evaluate(STATE)
     assert (state["w"], state["b"]) == pytest.approx((1, -3), abs=0.05)
     told = page.locator(".nc-words").text_content()
-    assert "Newton reaches the better minimum; natural gradient reaches the other minimum" in told
+    assert "Newton reaches the better minimum, natural gradient the other minimum" in told
     path, _, _ = walked((state["w"], state["b"]), "natural", 0.1, 0.01, 50)
     ours = page.evaluate(WALKED, 1)
     assert ours["w"][:51] == pytest.approx(path[:, 0].tolist(), abs=PARITY)

@@ -125,6 +125,9 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
   }
   NC.text(map, FRAME.right - 2, FRAME.bottom + 14, "b", "end", "nc-axis");
   NC.text(map, FRAME.left - 4, FRAME.top + 10, "w", "end", "nc-axis");
+  const [x, y] = [FRAME.left + 5, FRAME.bottom - 6];
+  NC.text(map, x, y, `loops: KL ${LOOPS.join(", ")} nats`, "start", "nc-axis");
+  const key = [x, y - 12, x + 178, y + 4];
   const spots = [0, 1].map((k) => pixel(wells[2 * k], wells[2 * k + 1]));
   spots.forEach((spot, k) => {
     NC.star(map, spot);
@@ -225,7 +228,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
       const [x, y] = pixel(state.w, state.b);
       const beside = ([u, v]) => [u - 52, v - 9, u + 9, v + 9];
       inMap.sort((one, two) => order().indexOf(one.m) - order().indexOf(two.m));
-      const free = place(inMap, [[x - 14, y - 14, x + 14, y + 14], ...spots.map(beside)]);
+      const free = place(inMap, [[x - 14, y - 14, x + 14, y + 14], key, ...spots.map(beside)]);
       inMap.forEach(({ m, text }, k) => NC.label(names[m], text, free[k]));
     }
     drawStep(clock.now);
@@ -279,11 +282,12 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     METHODS.forEach(({ text }, m) => paths[m] && (ends[where(paths[m])] ||= []).push(text));
     const list = (all) => (all.length > 1 ? `${all.slice(0, -1).join(", ")} and ${all.at(-1)}` : all[0]);
     const found = ["the better minimum", "the other minimum", "neither"].filter((end) => ends[end]);
-    const said = found.map((end) => `${list(ends[end])} ${ends[end].length > 1 ? "reach" : "reaches"} ${end}`).join("; ");
+    const reach = (end) => (ends[end].length > 1 ? " reach" : " reaches");
+    const said = found.map((end, k) => `${list(ends[end])}${k ? "" : reach(end)} ${end}`).join(", ");
     const step = Number.isFinite(path.loss[n])
-      ? `error ${number(path.loss[n])}, and the next step changes the model by ${number(path.kl[n])} nats`
+      ? `error ${number(path.loss[n])}; the next step changes the model by ${number(path.kl[n])} nats`
       : "it has left all bounds";
-    return `From w = ${number(state.w)}, b = ${number(state.b)} in 100 steps: ${said}. ${name[0].toUpperCase()}${name.slice(1)}, step ${n}: ${step}.`;
+    return `From w = ${number(state.w)}, b = ${number(state.b)} in 100 steps ${said}. ${name[0].toUpperCase()}${name.slice(1)}, step ${n}: ${step}.`;
   };
 
   // ---- Controls.
@@ -310,7 +314,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
   };
   const clock = NC.clock({
     length: STEPS,
-    hint: "Drag the dot. Loops: KL 0.01, 0.03, 0.1, 0.3.",
+    hint: "Drag the dot.",
     show(n) {
       state.step = n;
       if (!paths[state.method]) return;

@@ -21,6 +21,7 @@ from natcompanion.chapters.numbers import rulers
 from natcompanion.chapters.numbers.boltzmann import machine
 from natcompanion.chapters.numbers.prong import whitened_layer as layer
 from natcompanion.chapters.numbers.revisiting import landscape
+from natcompanion.chapters.numbers.rfim import light
 from natcompanion.chapters.numbers.whitening import plane as whitening
 from natcompanion.chapters.page import PageFigure, fill, find
 
@@ -188,11 +189,33 @@ def layer_inputs(seed: int) -> dict[str, list]:
     }
 
 
+def light_inputs(seed: int) -> dict[str, list]:
+    """Return inputs of the programs of the neuron in its spotlight: any points, any weights."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def anywhere(rows: int, reach: float) -> torch.Tensor:
+        share = torch.rand(rows, 2, generator=generator, dtype=torch.float64)
+        return (2 * share - 1) * torch.tensor([reach, 0.75 * reach], dtype=torch.float64)
+
+    w, velocity, x = anywhere(4, 2.0), anywhere(1, 1.0)[0], anywhere(14, 3.9)
+    t = (torch.rand(14, generator=generator) > 0.5).double()
+    rate, eps, stretch = (between(generator, *ends) for ends in ((0.02, 2), (1e-6, 1), (0.25, 4)))
+    given = {
+        "step": [w, velocity, x, t, rate, eps, stretch],
+        "look": [w[0], x, t, eps, stretch],
+        "losses": [anywhere(33**2, 4.2), x, t],
+        "nu": [anywhere(81, 9.0)[:, 0]],
+    }
+    every = {f"{key}_{name}": args for name in light.OPTIONS for key, args in given.items()}
+    return {"cloud": [between(generator, 0.1, 3)], **every}
+
+
 INPUTS = {
     "boltzmann.MACHINE": machine_inputs,
     "foundations.RULERS": foundations_inputs,
     "prong.LAYER": layer_inputs,
     "revisiting.LANDSCAPE": landscape_inputs,
+    "rfim.LIGHT": light_inputs,
     "whitening.PLANE": whitening_inputs,
 }
 """For each figure, random inputs of each of its programs."""
@@ -1143,6 +1166,234 @@ def test_a_wrong_operation_shows_in_what_the_layer_is_fed(open_page, name):
     sound = page.evaluate(LOOKS, 1)["looks"][0][3]
     wrong = page.evaluate(spoil, name)
     assert max(abs(one - two) for one, two in zip(sound, wrong, strict=True)) > 1e-6
+
+
+# ---- The neuron in its spotlight
+
+
+LIGHT = "rfim.LIGHT"
+SETTLED = "() => !document.querySelector('.nc-figure').nc.busy"
+LEARNED = """() => {
+  const {paths, losses, seen} = document.querySelector('.nc-figure').nc;
+  return {paths, losses, nu: [...seen.nu], steps: seen.steps, w: seen.w, rings: seen.rings};
+}"""
+
+
+def open_light(open_page, ending: str = "", **options):
+    """Return the page of the neuron when it is drawn."""
+    page = open_page(LIGHT, ending, **options)
+    page.wait_for_function(SETTLED)
+    return page
+
+
+def finite(values, like: torch.Tensor) -> torch.Tensor:
+    """Return numbers of a page as a tensor in a shape; what is no number is 0."""
+    found = torch.tensor(
+        [0.0 if x is None else float(x) for x in values], dtype=torch.float64
+    ).nan_to_num(0)
+    return found.reshape(like.shape)
+
+
+@pytest.mark.parametrize("activation", range(3))
+@pytest.mark.parametrize(
+    ("ending", "setting"),
+    [
+        ("", {}),
+        ("_rate-0p2_eps-0p1_stretch-2p5", {"rate": 0.2, "eps": 0.1, "stretch": 2.5}),
+        ("_w1-3_w2-m2", {"start": light.LONG}),
+    ],
+)
+def test_all_steps_of_the_neuron_are_those_of_the_library(open_page, activation, ending, setting):
+    page = open_light(open_page, f"#rfim_activation-{activation}{ending}")
+    weights, losses = light.learned(list(light.OPTIONS)[activation], **setting)
+    ours = page.evaluate(LEARNED)
+    for m in range(4):
+        there = losses[:, m].isfinite()
+        flat = [x for place in ours["paths"][m] for x in place]
+        path, loss = finite(flat, weights[:, m]), finite(ours["losses"][m], losses[:, m])
+        assert torch.equal(path.ne(0).any(1), there)
+        allowed = PARITY * (1 + weights[there, m].abs().max()) ** 2
+        assert float((path - weights[:, m])[there].abs().max()) < allowed
+        assert float((loss - losses[:, m])[there].abs().max()) < allowed
+
+
+def test_a_point_is_dragged_and_light_and_metric_are_those_of_the_library(open_page):
+    page = open_light(open_page)
+    before = page.evaluate(STATE)
+    pull(page, "Point 4,", 40, 30)
+    page.wait_for_function(SETTLED)
+    state = page.evaluate(STATE)
+    moved = {key for key in state if state[key] != before[key]}
+    assert moved == {"x4", "y4"}
+    assert state["x4"] > before["x4"] + 0.3
+    assert state["y4"] < before["y4"] - 0.2
+    x, t = light.cloud(1.0)
+    x[3] = torch.tensor([state["x4"], state["y4"]], dtype=torch.float64)
+    w = torch.tensor(light.START, dtype=torch.float64)
+    nu, steps, ring, kfac = light.look("sigmoid", w, x, t, 0.01, 1.0)
+    ours = page.evaluate(LEARNED)
+    assert ours["nu"] == pytest.approx(nu.tolist(), abs=PARITY)
+    assert ours["steps"][0] == pytest.approx(steps[0].tolist(), abs=PARITY)
+    assert ours["steps"][1] == pytest.approx(steps[1].tolist(), abs=PARITY)
+    for name, circle in (("rngd", ring), ("kfac", kfac)):
+        first = (w + circle[:, 0]).tolist()
+        assert ours["rings"][name][0] == pytest.approx(first, abs=PARITY)
+    sizes = page.locator(".nc-handle.nc-sample .nc-point").evaluate_all(
+        "nodes => nodes.map(node => +node.getAttribute('r'))"
+    )
+    assert sizes == pytest.approx((3 + 6 * (4 * nu).sqrt()).tolist(), abs=0.006)
+    pull(page, "Point 4,", 3000, -3000)
+    state = page.evaluate(STATE)
+    assert (state["x4"], state["y4"]) == pytest.approx((3.9, 2.9))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_weights_are_dragged_in_both_sheets_and_the_light_turns(open_page, place):
+    page = open_light(open_page, "#rfim_step-12")
+    if place == 0:
+        assert page.get_by_role("button", name="Weights").count() == 1  # of the start alone
+        page.get_by_role("button", name="Reset").click()
+    else:
+        assert steps(page) == 12
+    handles = page.get_by_role("button", name="Weights")
+    box = handles.nth(place if handles.count() == 2 else 0).locator(".nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    drag(page, (x, y), (x - 30, y - 60), touch=False)
+    assert steps(page) == 0
+    page.wait_for_function(SETTLED)
+    state = page.evaluate(STATE)
+    assert state["w1"] < 1.8
+    assert state["w2"] > -1.2
+    lamp = page.locator("#nc-light")
+    ends = [float(lamp.get_attribute(key)) for key in ("x1", "y1", "x2", "y2")]
+    across, down = ends[2] - ends[0], ends[3] - ends[1]
+    assert across * -state["w2"] == pytest.approx(down * state["w1"], abs=1e-6)
+    size = math.hypot(state["w1"], state["w2"])
+    reach = math.hypot(4.2, 3.2)
+    glow = page.locator(".nc-lamp").evaluate_all(
+        "nodes => nodes.map(node => +node.getAttribute('stop-opacity'))"
+    )
+    places = reach * torch.linspace(-1, 1, 81, dtype=torch.float64) ** 3
+    assert glow == pytest.approx((4 * light.nu("sigmoid", size * places)).tolist(), abs=6e-4)
+
+
+def test_a_finger_and_keys_move_points_weights_and_step(open_page):
+    page = open_light(open_page, has_touch=True)
+    unit = (330 - 22) / 8.4
+    page.get_by_role("button", name="Point 9,").focus()
+    for key in ("ArrowLeft", "Shift+ArrowUp"):
+        page.keyboard.press(key)
+    state = page.evaluate(STATE)
+    assert state["x9"] == pytest.approx(-2.4 - 5 / unit)
+    assert state["y9"] == pytest.approx(-0.5 + 1 / unit)
+    page.get_by_role("button", name="Weights").last.focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(STATE)["w2"] == pytest.approx(-1.5 - 5 / unit)
+    page.get_by_role("button", name="Step 0").focus()
+    for key in ("ArrowRight", "Shift+ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert steps(page) == 10
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    heard = page.locator(".nc-heard[role=status]").text_content()
+    assert heard == page.locator(".nc-words").text_content()
+    assert heard.startswith("Step 10: half of all ν falls on ")
+    box = page.get_by_role("button", name="Point 3,").locator(".nc-point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    drag(page, (x, y), (x - 40, y), touch=True)
+    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.x3 < 1.7")
+
+
+def test_the_neuron_is_chosen_and_what_it_does_is_said(open_page):
+    page = open_light(open_page)
+    words = page.locator(".nc-words")
+    said = words.text_content()
+    half = f"half of all ν falls on {light.lit_points('sigmoid')} of the 14 points; loss 0.632 nats"
+    assert said.startswith(f"Step 0: {half}")
+    arrived = light.arrivals(light.learned("sigmoid")[1])
+    assert arrived[0] is None
+    ends = [f"{name} after {k}" for name, k in zip(light.METHODS.values(), arrived)][1:]
+    assert said.endswith(f"gradient not in 60, {', '.join(ends)}.")
+    page.get_by_label("sigmoid").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(STATE)["activation"] == 1
+    assert f"falls on {light.lit_points('tanh')} of the 14" in words.text_content()
+    page.get_by_label("ReLU").check()
+    assert page.evaluate(STATE)["activation"] == 2
+    assert page.get_by_text("brightest: ν = 1").is_visible()
+    page.get_by_role("button", name="Reset").click()
+    assert page.get_by_label("sigmoid").is_checked()
+    page = open_light(open_page, "#rfim_activation-1_w1-3_w2-m2_step-60")
+    words = page.locator(".nc-words").text_content()
+    assert words.endswith("relative natural gradient runs away.")
+    assert ", the last before the relative natural gradient runs away: " in words
+    assert "NaN" not in page.locator(".nc-figure").inner_html().split("</script>")[1]
+
+
+def test_each_control_moves_the_paths_that_heed_it(open_page):
+    page = open_light(open_page)
+    last = page.evaluate(LEARNED)["losses"]
+    for label, methods in {"damping ε": "23", "stretch w₁": "0123", "step size": "0123"}.items():
+        page.get_by_label(f"{label}, as a number").fill("0.3")
+        now = page.evaluate(LEARNED)["losses"]
+        assert {str(m) for m in range(4) if now[m] != last[m]} == set(methods)
+        last = now
+
+
+def test_a_link_carries_the_neuron(open_page):
+    link = "#rfim_activation-1_w1-m0p5_eps-1em06_x3-m1p25_step-7"
+    page = open_light(open_page, link)
+    state = page.evaluate(STATE)
+    wanted = {"activation": 1, "w1": -0.5, "w2": -1.5, "eps": 1e-6, "x3": -1.25, "step": 7}
+    assert {key: state[key] for key in wanted} == wanted
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("() => document.querySelector('.nc-heard[role=status]').textContent")
+    address = page.evaluate("() => location.hash")
+    assert address.count("_") == link.count("_")  # what stands at its start is not in it
+    assert open_light(open_page, address).evaluate(STATE) == state
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_neuron_plays_from_its_start_and_stops(open_page, motion):
+    page = open_light(open_page, reduced_motion=motion)
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function(MOVED)
+    page.get_by_role("button", name="Pause").click()
+    stopped = steps(page)
+    page.wait_for_timeout(100)
+    assert steps(page) == stopped
+    path = page.evaluate(LEARNED)["paths"][3]
+    assert page.evaluate(LEARNED)["w"] == path[stopped]
+
+
+def test_a_drag_of_the_neuron_is_answered_within_a_twentieth_of_a_second(open_page):
+    page = open_light(open_page)
+    for change in ("state.w1 = 1 + 0.05 * k; refresh();", "state.x4 = 0.05 * k - 1; refresh();"):
+        assert quickest(page, ".nc-ring-of.nc-rngd", change) < 50
+
+
+@pytest.mark.parametrize("name", ["mm", "sigmoid", "solve", "eigh"])
+def test_a_wrong_operation_shows_in_what_the_neuron_sees(open_page, name):
+    page = open_light(open_page)
+    spoil = """name => {
+      const sound = NC.ops[name];
+      const off = x => Array.isArray(x) ? x.map(off) : NC.ops.mul(x, 1.001);
+      NC.ops[name] = (...given) => off(sound(...given));
+      const {cloud, look_sigmoid: look, step_sigmoid: step} = JSON.parse(
+        document.querySelector('.nc-figure script').textContent);
+      const [points, labels] = NC.load(cloud)(1);
+      const [, steps, ring] = NC.load(look)([2, -1.5], points, labels, 0.01, 1);
+      const start = [2, -1.5, 2, -1.5, 2, -1.5, 2, -1.5];
+      const [after] = NC.load(step)(start, [0, 0], points, labels, 0.5, 0.01, 1);
+      NC.ops[name] = sound;
+      return [...steps, ...ring, ...after];
+    }"""
+    wrong = torch.tensor(page.evaluate(spoil, name), dtype=torch.float64)
+    x, t = light.cloud(1.0)
+    w = torch.tensor(light.START, dtype=torch.float64)
+    _, arrows, ring, _ = light.look("sigmoid", w, x, t, 0.01, 1.0)
+    after = light.learned("sigmoid")[0][1]
+    sound = torch.cat([part.flatten() for part in (arrows, ring, after)])
+    assert float((wrong - sound).abs().max()) > 1e-6
 
 
 # ---- Every figure

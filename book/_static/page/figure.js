@@ -172,11 +172,30 @@
     return self;
   };
 
+  // One of a few, as a row of names.
+  NC.choice = ({ label, options, value, change }) => {
+    const inputs = options.map((text, k) => {
+      const input = NC.html("input", { type: "radio", name: `nc-${label}`, "aria-label": text });
+      input.onchange = () => change(k);
+      return input;
+    });
+    const self = {
+      node: NC.html("fieldset", { class: "nc-row" }, NC.html("legend", { class: "nc-heard" }, label),
+        NC.html("span", { class: "nc-name", "aria-hidden": "true" }, label),
+        ...options.map((text, k) => NC.html("label", {}, inputs[k], NC.html("span", {}, text)))),
+      set(k) {
+        inputs[k].checked = true;
+      },
+    };
+    self.set(value);
+    return self;
+  };
+
   // A point of a drawing that is moved by mouse, finger and arrow keys. Pixels are those of the drawing's viewBox.
-  NC.handle = (drawing, { label, move, kind = "", step = 5 }) => {
+  NC.handle = (drawing, { label, move, kind = "", step = 5, reach: far = 22 }) => {
     const dot = NC.svg("circle", { r: 8, class: "nc-point" });
     const ring = NC.svg("circle", { r: 14, class: "nc-ring" });
-    const reach = NC.svg("circle", { r: 22, fill: "transparent" });
+    const reach = NC.svg("circle", { r: far, fill: "transparent" });
     const node = NC.svg("g", {
       class: `nc-handle ${kind}`, tabindex: 0, role: "button", "aria-roledescription": "point to drag", "aria-label": label,
     }, reach, ring, dot);
@@ -205,11 +224,11 @@
       const way = keys[event.key];
       if (!way) return;
       event.preventDefault();
-      const far = event.shiftKey ? step / 5 : step;
-      move(place[0] + far * way[0], place[1] + far * way[1]);
+      const length = event.shiftKey ? step / 5 : step;
+      move(place[0] + length * way[0], place[1] + length * way[1]);
     };
     return {
-      node,
+      node, dot,
       put(x, y) {
         place = [x, y];
         node.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
@@ -358,6 +377,7 @@
   // Places for the names of curves: beside their own curve, off every curve and every other name. A name stays where it
   // was while it can.
   const CHARACTER = 7.4;
+  const width = (text) => CHARACTER * (text.length + 0.8 * (text.match(/[mwMW]/g) || []).length);
   NC.labels = (box, preferred) => {
     const last = {};
     const shares = Array.from({ length: 20 }, (_, k) => (k + 0.5) / 20);
@@ -375,7 +395,7 @@
       const lines = curves.map(({ points }) => dense(points));
       const taken = obstacles.slice();
       return curves.map(({ name, text }, c) => {
-        const wide = text.length * CHARACTER;
+        const wide = width(text);
         const own = lines[c];
         const rectangle = (k, side) => {
           const [x, y] = own[k];

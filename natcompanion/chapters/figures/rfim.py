@@ -1,5 +1,7 @@
 """The figures of the chapter on relative Fisher metrics."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
+from natcompanion.chapters.figures import compare
 from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
     BLACK,
@@ -21,6 +24,8 @@ from natcompanion.chapters.figures.style import (
     legend_below,
 )
 from natcompanion.chapters.numbers import rfim as numbers
+from natcompanion.chapters.numbers.rfim import light
+from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 from natcompanion.relative import nu
 
@@ -52,6 +57,177 @@ def two_digits(value: float) -> str:
     return f"{value:#.2g}".replace("e-0", "e-").rstrip(".")
 
 
+# ---- The first screen: a neuron that learns, and its spotlight
+
+SHEET = ((-4.2, 4.2), (-3.2, 3.2))
+GRID = 33
+LEVELS = [0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0]
+SHADES = ["#FFFDF5", "#FFF3D0", "#FFE5A3", "#FFD277", "#FDBB55", "#F5A03C"]
+HEARD = {"activation": list(light.OPTIONS), "step": [0, 3, 60]}
+
+
+def _sheet(count: int) -> torch.Tensor:
+    """Return a grid of points of the sheet, row by row from below; (count^2, 2)."""
+    across, up = (torch.linspace(*ends, count, dtype=torch.float64) for ends in SHEET)
+    return torch.stack(torch.meshgrid(across, up, indexing="xy"), -1).reshape(-1, 2)
+
+
+def draw_light(
+    activation: str,
+    step: int,
+    w1: float = light.START[0],
+    w2: float = light.START[1],
+    rate: float = 0.5,
+    eps: float = 0.01,
+    stretch: float = 1.0,
+) -> Figure:
+    """The points in the spotlight of the neuron after some steps of the relative natural gradient;
+    its weights with two metrics and four paths; the loss of all.
+    """
+    (x, t), paths = light.cloud(1.0), light.learned(activation, (w1, w2), rate, eps, stretch)
+    weights, losses = paths
+    step = light.last(weights, step)
+    w = weights[step, -1]
+    drawing, (inputs, plane, chart) = figure(9.6, 3, height_ratios=[1.3, 1.3, 0.9])
+    _draw_inputs(inputs, activation, w, x, t)
+    level = light.losses(activation, _sheet(60), x, t).reshape(60, 60)
+    across, up = (np.linspace(*ends, 60) for ends in SHEET)
+    plane.contour(across, up, level, LEVELS, colors="0.8", linewidths=0.8)
+    _draw_rings(plane, w, light.look(activation, w, x, t, eps, stretch)[2:])
+    lowest = float(losses.nan_to_num(torch.inf).min())
+    for m, (name, text) in enumerate(light.METHODS.items()):
+        style: dict[str, Any] = dict(zip(("color", "linestyle"), compare.LINES[name], strict=True))
+        plane.plot(*weights[:, m].mT, linewidth=2.2, label=text, **style)
+        plane.plot(*weights[step, m], "o", color=style["color"], markersize=6)
+        chart.loglog(1 + np.arange(len(losses)), losses[:, m] - lowest, linewidth=2.2, **style)
+    plane.set(aspect="equal", xlim=SHEET[0], ylim=SHEET[1])
+    label(plane, "Weights: metrics and paths", "$w_1$", "$w_2$")
+    chart.axvline(1 + step, color="0.5", linestyle=":")
+    chart.set(ylim=(1e-6, 3))
+    label(chart, "Loss above the lowest reached, nats", "1 + number of steps")
+    legend_below(drawing, plane)
+    return drawing
+
+
+def _draw_inputs(
+    panel: Axes, activation: Any, w: torch.Tensor, x: torch.Tensor, t: torch.Tensor
+) -> None:
+    points, shape = _sheet(120), light.OPTIONS[activation]
+    field = nu(activation, points @ w, **shape).reshape(120, 120)
+    brightest = BRIGHTEST[activation]
+    across, up = (np.linspace(*ends, 120) for ends in SHEET)
+    panel.contourf(across, up, field, np.linspace(0, brightest + 1e-9, 7), colors=SHADES)
+    size = 12 + 90 * nu(activation, x @ w, **shape) / brightest
+    for value, face, text in ((1, BLACK, "label 1"), (0, "white", "label 0")):
+        of = t == value
+        marks: dict[str, Any] = {"facecolor": face, "edgecolor": BLACK, "label": text}
+        panel.scatter(x[of, 0], x[of, 1], s=size[of], **marks)
+    panel.axline((0, 0), (-float(w[1]), float(w[0])), color=BLACK, linewidth=1)
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "linewidth": 2, "color": BLACK}
+    panel.annotate("", w.tolist(), (0, 0), arrowprops=arrow)
+    panel.set(aspect="equal", xlim=SHEET[0], ylim=SHEET[1])
+    label(panel, r"Inputs: the spotlight $\nu$ of the neuron", "$x_1$", "$x_2$", "upper left")
+
+
+def _draw_rings(panel: Axes, w: torch.Tensor, rings: Sequence[torch.Tensor]) -> None:
+    """Draw the steps of one norm around the weights, by the relative metric and by K-FAC's."""
+    angle = torch.linspace(0, 2 * np.pi, 73, dtype=torch.float64)
+    circle = torch.stack([angle.cos(), angle.sin()])
+    for name, ring in zip(("rngd", "kfac"), rings, strict=True):
+        panel.plot(*(w[:, None] + ring @ circle), color=compare.LINES[name][0], linewidth=1)
+
+
+def describe_light(
+    activation: str,
+    step: int,
+    w1: float = light.START[0],
+    w2: float = light.START[1],
+    rate: float = 0.5,
+    eps: float = 0.01,
+    stretch: float = 1.0,
+) -> str:
+    """On how many points half of nu falls, and when each method is close to the lowest loss."""
+    x, t = light.cloud(1.0)
+    weights, losses = light.learned(activation, (w1, w2), rate, eps, stretch)
+    step = light.last(weights, step)
+    seen = light.look(activation, weights[step, -1], x, t, eps, stretch)[0]
+    arrived = [
+        f"{text} {'not in 60' if k is None else k}"
+        for text, k in zip(light.METHODS.values(), light.arrivals(losses), strict=True)
+    ]
+    return (
+        f"A {activation} neuron after {step} steps of the relative natural gradient: half of all ν "
+        f"falls on {numbers.half_of_nu(seen)} of its {len(x)} points. Steps until the loss is "
+        f"within 0.001 nats of the lowest that any method reaches: {', '.join(arrived)}."
+    )
+
+
+BRIGHTEST = {"sigmoid": 0.25, "tanh": 1.0, "relu": 1.0}
+"""The largest nu of each activation."""
+
+LIGHT_FRAMES = Drawing(
+    draw_light,
+    describe_light,
+    grid=HEARD,
+    ranges={
+        **HEARD,
+        "w1": (-3.5, 3.5),
+        "w2": (-2.7, 2.7),
+        "rate": (0.02, 2.0, "log"),
+        "eps": (1e-6, 1.0, "log"),
+        "stretch": (0.25, 4.0, "log"),
+    },
+    start={
+        "activation": "sigmoid",
+        "step": 0,
+        "w1": light.START[0],
+        "w2": light.START[1],
+        "rate": 0.5,
+        "eps": 0.01,
+        "stretch": 1.0,
+    },
+    labels={
+        "w1": "first weight",
+        "w2": "second weight",
+        "rate": "step size",
+        "eps": "damping ε",
+        "stretch": "stretch of w₁",
+    },
+)
+
+
+def _inputs(size: float) -> dict[str, list]:
+    """Return inputs of each program of the figure."""
+    (x, t), w = light.cloud(size), size * torch.tensor(light.START, dtype=torch.float64)
+    setting = [size / 50, 1.1 * size]
+    return {
+        "step": [w.expand(4, 2).clone(), w / 3, x, t, size / 2, *setting],
+        "look": [w, x, t, *setting],
+        "losses": [size * _sheet(GRID), x, t],
+    }
+
+
+def _nu(activation: Any, a: torch.Tensor) -> torch.Tensor:
+    return nu(activation, a, **light.OPTIONS[activation])
+
+
+ACROSS = torch.linspace(-1, 1, 81, dtype=torch.float64)
+LIGHT = PageFigure(
+    "rfim.js",
+    {
+        "cloud": Traced(light.cloud, [1.0], [0.7]),
+        **{
+            f"{name}_{activation}": Traced(partial(getattr(light, name), activation), one, other)
+            for activation in light.OPTIONS
+            for (name, one), other in zip(_inputs(1.0).items(), _inputs(0.7).values(), strict=True)
+        },
+        **{
+            f"nu_{activation}": Traced(partial(_nu, activation), [ACROSS], [9 * ACROSS])
+            for activation in light.OPTIONS
+        },
+    },
+)
+
 # ---- A single neuron
 
 
@@ -78,8 +254,7 @@ def _draw_spotlight(
     grid = torch.stack(torch.meshgrid(across, up, indexing="xy"), -1)
     field = numbers.spotlight(activation, grid @ plane.w, omega, iota)
     brightest = float(field.max())
-    shades = ["#FFFDF5", "#FFF3D0", "#FFE5A3", "#FFD277", "#FDBB55", "#F5A03C"]
-    panel.contourf(across, up, field, np.linspace(0, brightest + 1e-9, 7), colors=shades)
+    panel.contourf(across, up, field, np.linspace(0, brightest + 1e-9, 7), colors=SHADES)
     size = 8 + 60 * plane.nu / brightest
     marks: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5}
     for value, marker, color in ((0, "o", VERMILLION), (1, "^", BLUE)):

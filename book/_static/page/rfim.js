@@ -225,51 +225,38 @@ NC.figure("rfim.LIGHT", (root, programs) => {
   // ---- The loss.
 
   const chart = NC.picture("The loss above the lowest that a method reaches, against the number of steps", 340, 162);
-  const CURVE = { left: 46, right: 326, top: 22, bottom: 124, most: 0.7, least: -5 };
-  const across = (k) => CURVE.left + (Math.log1p(k) / Math.log1p(STEPS)) * (CURVE.right - CURVE.left);
-  const down = (x) => CURVE.top + ((CURVE.most - Math.log10(Math.max(x, 1e-9))) / (CURVE.most - CURVE.least)) * (CURVE.bottom - CURVE.top);
-  const falls = NC.box(chart, "nc-falls", CURVE);
+  const CURVE = { left: 46, right: 326, top: 22, bottom: 124, most: 0.7, least: -5, log: true };
+  const axisOfSteps = NC.steps(CURVE, STEPS);
   const scale = svg("g", { "aria-hidden": "true" });
   chart.append(scale);
-  for (const k of [0, 1, 3, 10, 30, 60]) NC.text(scale, across(k), 154, k, "middle", "nc-axis");
+  const falls = NC.part(chart, "nc-falls", CURVE, METHODS, 16);
+  const above = (loss) => falls.down(Math.max(loss - lowest, 1e-9));
+  for (const k of [0, 1, 3, 10, 30, 60]) NC.text(scale, axisOfSteps.across(k), 154, k, "middle", "nc-axis");
   for (const [x, words] of [[1, "1"], [0.1, "0.1"], [0.01, "0.01"], [1e-3, "0.001"], [1e-4, "10⁻⁴"]]) {
-    NC.text(scale, CURVE.left - 5, down(x) + 4, words, "end", "nc-axis");
+    NC.text(scale, CURVE.left - 5, falls.down(x) + 4, words, "end", "nc-axis");
   }
   NC.text(scale, CURVE.left - 12, 154, "step", "end", "nc-axis");
   NC.text(chart, 8, 14, "Loss above the lowest reached, nats", "start", "nc-title");
-  falls.append(svg("path", { class: "nc-target", d: `M${CURVE.left} ${down(CLOSE)}H${CURVE.right}` }));
-  const lines = parts(falls, "line");
-  const dots = parts(falls, "now");
-  chart.append(falls);
-  const titles = METHODS.map(({ name }) => NC.text(chart, 0, 0, "", "start", `nc-label nc-${name}`));
-  const placeLine = NC.labels([CURVE.left + 3, CURVE.top + 2, CURVE.right - 2, CURVE.bottom - 16], 0.6);
+  falls.box.prepend(svg("path", { class: "nc-target", d: `M${CURVE.left} ${falls.down(CLOSE)}H${CURVE.right}` }));
   const cursor = svg("path", { class: "nc-target" });
   chart.append(cursor);
-  const scrub = NC.handle(chart, {
-    label: "Step",
-    reach: 16,
-    move: (x) => clock.put(Math.round(Math.expm1((Math.log1p(STEPS) * (x - CURVE.left)) / (CURVE.right - CURVE.left))), true),
-  });
-  scrub.node.onkeydown = (event) => {
-    const way = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
-    if (!way) return;
-    event.preventDefault();
-    clock.put(clock.now + way * (event.shiftKey ? 10 : 1), true);
-  };
-  const fall = (m) => losses[m].map((loss, k) => [across(k), down(loss - lowest)]).filter(([, y]) => Number.isFinite(y));
+  const scrub = NC.scrub(chart, axisOfSteps.at, () => clock);
   const drawLosses = () => {
-    const curves = METHODS.map(({ name, text, short }, m) => ({ name, text: short ?? text, points: fall(m) }));
-    curves.forEach(({ points: curve }, m) => set(lines[m], { d: NC.line(curve) }));
-    const spots = placeLine([...order].reverse().map((m) => curves[m]));
-    [...order].reverse().forEach((m, k) => NC.label(titles[m], curves[m].text, spots[k]));
+    const curves = METHODS.map(({ name, text, short }, m) => ({
+      name, text: short ?? text,
+      points: losses[m].map((loss, k) => [axisOfSteps.across(k), above(loss)]).filter(([, y]) => Number.isFinite(y)),
+    }));
+    curves.forEach(({ points: curve }, m) => set(falls.lines[m], { d: NC.line(curve) }));
+    falls.name([...order].reverse(), curves);
   };
   const drawCursor = (n) => {
-    set(cursor, { d: `M${across(n).toFixed(1)} ${CURVE.top}V${CURVE.bottom}` });
-    scrub.put(across(n), CURVE.bottom);
+    const x = axisOfSteps.across(n);
+    set(cursor, { d: `M${x.toFixed(1)} ${CURVE.top}V${CURVE.bottom}` });
+    scrub.put(x, CURVE.bottom);
     scrub.node.setAttribute("aria-label", `Step ${n}: drag it, or press arrow keys`);
     METHODS.forEach((_, m) => {
-      const y = down(losses[m][n] - lowest);
-      set(dots[m], { d: Number.isFinite(y) ? NC.dots([[across(n), y]]) : "" });
+      const y = above(losses[m][n]);
+      set(falls.dots[m], { d: Number.isFinite(y) ? NC.dots([[x, y]]) : "" });
     });
   };
 

@@ -124,7 +124,7 @@ def _draw_inputs(
         panel.scatter(x[of, 0], x[of, 1], s=size[of], **marks)
     panel.axline((0, 0), (-float(w[1]), float(w[0])), color=BLACK, linewidth=1)
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "linewidth": 2, "color": BLACK}
-    panel.annotate("", w.tolist(), (0, 0), arrowprops=arrow)
+    panel.annotate("", (float(w[0]), float(w[1])), (0, 0), arrowprops=arrow)
     panel.set(aspect="equal", xlim=SHEET[0], ylim=SHEET[1])
     label(panel, r"Inputs: the spotlight $\nu$ of the neuron", "$x_1$", "$x_2$", "upper left")
 

@@ -30,12 +30,12 @@ from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
 COLORS = {
-    "sgd": PURPLE,
+    "sgd": VERMILLION,
     "rmsprop": ORANGE,
     "batchnorm": GREEN,
     "prong": BLUE,
     "prong+": SKY,
-    "backward": VERMILLION,
+    "backward": PURPLE,
     "kfac": BLACK,
 }
 EPS = {1e-4: SKY, 1e-3: BLUE, 1e-2: GREEN, 1e-1: ORANGE}
@@ -333,7 +333,7 @@ CONDITIONS = Drawing(
 DIRECTIONS = {
     "fresh": ("PRONG, whitened at this update", SKY),
     "stale": ("PRONG", BLUE),
-    "gradient": ("plain gradient", PURPLE),
+    "gradient": ("plain gradient", VERMILLION),
 }
 
 

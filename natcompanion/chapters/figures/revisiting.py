@@ -16,7 +16,6 @@ from natcompanion.chapters.figures.style import (
     FONT,
     GREEN,
     ORANGE,
-    PURPLE,
     SKY,
     VERMILLION,
     figure,
@@ -30,7 +29,7 @@ from natcompanion.chapters.show import digits
 
 METHODS = {"newton": GREEN, "natural": BLUE, "leroux": ORANGE, "gradient": VERMILLION}
 COLUMNS = {
-    "msgd": PURPLE,
+    "msgd": VERMILLION,
     "unlabelled": GREEN,
     "added": SKY,
     "different": BLUE,
@@ -359,8 +358,8 @@ def draw_order() -> Figure:
     """Figure 3: variance of the outputs by the replaced tenth."""
     drawing, (panel,) = figure(4.4)
     for method, text, color in (
-        ("sgd", "minibatch SGD", PURPLE),
-        ("natural", "natural gradient", BLACK),
+        ("sgd", "minibatch SGD", VERMILLION),
+        ("natural", "natural gradient", BLUE),
     ):
         band = numbers.variance_band(method)
         tenth, (low, mean, high) = (

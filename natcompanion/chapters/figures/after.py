@@ -6,11 +6,17 @@ from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.compare import AXES, LINES, arrival
 from natcompanion.chapters.figures.drawing import Drawing
-from natcompanion.chapters.figures.style import BLACK, BLUE, PURPLE, figure, label, legend_below
+from natcompanion.chapters.figures.style import (
+    BLUE,
+    colour,
+    figure,
+    label,
+    legend_below,
+)
 from natcompanion.chapters.numbers import after as numbers
 from natcompanion.chapters.show import digits
 
-COLORS = {"cubic": BLUE, "muon": PURPLE}
+COLORS = {"cubic": BLUE, "muon": colour("muon")}
 
 
 def draw_muon(steps: int) -> Figure:
@@ -61,7 +67,7 @@ MUON = Drawing(
 )
 
 KEYS = {text: key for key, text in AXES.items()}
-STYLES = LINES | {"sgd": LINES["momentum"], "lbfgs": (BLACK, "--"), "sample": ("0.55", "--")}
+STYLES = LINES | {"sgd": LINES["momentum"]}
 
 
 def draw_poisson(against: str) -> Figure:

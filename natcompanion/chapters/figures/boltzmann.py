@@ -15,10 +15,12 @@ from natcompanion.chapters.figures.style import (
     BLUE,
     FONT,
     GREEN,
+    METHODS,
     ORANGE,
     PURPLE,
     SKY,
     VERMILLION,
+    colour,
     figure,
     label,
     legend_below,
@@ -31,13 +33,13 @@ from natcompanion.chapters.show import digits
 
 GREY = "#999999"
 COLOURS = {
-    "sgd": VERMILLION,
+    "sgd": colour("sgd"),
     "centred": GREEN,
     "diagonal": PURPLE,
     "whitened": ORANGE,
-    "easi": SKY,
+    "easi": colour("whitened"),
     "prong": GREY,
-    "natural": BLUE,
+    "natural": colour("natural"),
 }
 TERM_COLOURS = dict(
     zip(numbers.TERMS, (SKY, GREEN, BLACK, ORANGE, PURPLE, VERMILLION), strict=True)
@@ -80,8 +82,7 @@ MACHINE = PageFigure(
     },
 )
 
-METHOD_COLOURS = {"plain": VERMILLION, "penalty": PURPLE, "whitened": SKY, "natural": BLUE}
-METHOD_LINES = {"plain": "-", "penalty": "--", "whitened": "-.", "natural": "-"}
+LINES = METHODS | {"plain": (colour("sgd"), "-")}
 
 
 def draw_machine(method: str, step: int) -> Figure:
@@ -105,7 +106,7 @@ def draw_machine(method: str, step: int) -> Figure:
     left, right = bottom.subplots(1, 2)
     for key, text in machine.METHODS.items():
         likelihood, matrices, _ = machine.learned(key)
-        style: dict[str, Any] = {"color": METHOD_COLOURS[key], "linestyle": METHOD_LINES[key]}
+        style: dict[str, Any] = {"color": LINES[key][0], "linestyle": LINES[key][1]}
         style |= {"linewidth": 3 if key == name else 1.5}
         shares = np.array([float(machine.off_diagonal(matrix)) for matrix in matrices])
         left.semilogx(1 + np.arange(len(likelihood)), likelihood, label=text, **style)

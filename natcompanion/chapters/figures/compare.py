@@ -5,13 +5,7 @@ from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
+    METHODS,
     figure,
     label,
     legend_below,
@@ -20,18 +14,7 @@ from natcompanion.chapters.numbers import compare as numbers
 from natcompanion.chapters.show import digits
 from natcompanion.chapters.statistics import Arrivals
 
-LINES = {
-    "sgd": (VERMILLION, ":"),
-    "momentum": (VERMILLION, "-"),
-    "adamw": (ORANGE, "-"),
-    "muon": (PURPLE, "-"),
-    "batchnorm": (GREEN, "-"),
-    "natural": ("0.55", "-"),
-    "sample": ("0.55", "--"),
-    "kfac": (BLACK, "-"),
-    "prong": (BLUE, "-"),
-    "rngd": (SKY, "-"),
-}
+LINES = METHODS | {"adamw": METHODS["adam"], "natural": METHODS["truncated"]}
 SCORES = {
     "autoencoder": ("Auto-encoder", "squared error of an image"),
     "convolution": ("Small convolutional network", "training loss, nats"),

@@ -14,6 +14,7 @@ from natcompanion.chapters.figures.style import (
     ORANGE,
     PURPLE,
     VERMILLION,
+    colour,
     figure,
     label,
     legend_below,
@@ -64,9 +65,9 @@ def _sheet(columns: int) -> torch.Tensor:
 
 
 UNIT_RULES = {
-    "natural": ("natural gradient", BLUE, "-"),
-    "gradient": ("gradient", VERMILLION, "-"),
-    "stretched gradient": ("gradient in u", VERMILLION, "--"),
+    "natural": ("natural gradient", colour("natural"), "-"),
+    "gradient": ("gradient", colour("sgd"), "-"),
+    "stretched gradient": ("gradient in u", colour("sgd"), "--"),
 }
 
 
@@ -201,9 +202,9 @@ def describe_directions() -> str:
 
 
 PATHS = {
-    "gradient": ("gradient, (v, w)", ORANGE, "-", 2.5),
-    "gradient, other": ("gradient, (a, b)", VERMILLION, "--", 2.5),
-    "natural": ("natural gradient, (v, w)", BLUE, "-", 5.0),
+    "gradient": ("gradient, (v, w)", colour("sgd"), "-", 2.5),
+    "gradient, other": ("gradient, (a, b)", colour("sgd"), "--", 2.5),
+    "natural": ("natural gradient, (v, w)", colour("natural"), "-", 5.0),
     "natural, other": ("natural gradient, (a, b)", BLACK, ":", 2.5),
 }
 
@@ -302,8 +303,8 @@ def draw_stretched() -> Figure:
     """The fewest steps of two rules against the unit of one parameter."""
     drawing, (panel,) = figure(3.4)
     for rule, color, marker, text in (
-        ("gradient", ORANGE, "o", "gradient, best step size"),
-        ("natural", BLUE, "s", "natural gradient"),
+        ("gradient", colour("sgd"), "o", "gradient, best step size"),
+        ("natural", colour("natural"), "s", "natural gradient"),
     ):
         steps = [numbers.fewest(rule, s if rule == "gradient" else 1.0) for s in numbers.STRETCHES]
         panel.loglog(numbers.STRETCHES, steps, "-", marker=marker, color=color, label=text)

@@ -19,6 +19,7 @@ from natcompanion.chapters.figures.style import (
     PURPLE,
     SKY,
     VERMILLION,
+    colour,
     figure,
     label,
     legend_below,
@@ -29,15 +30,8 @@ from natcompanion.chapters.numbers.prong import whitened_layer as layer
 from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
-COLORS = {
-    "sgd": VERMILLION,
-    "rmsprop": ORANGE,
-    "batchnorm": GREEN,
-    "prong": BLUE,
-    "prong+": SKY,
-    "backward": PURPLE,
-    "kfac": BLACK,
-}
+COLORS = {name: colour(name) for name in METHODS if name != "backward"}
+COLORS["backward"] = PURPLE  # footnote 4's variant, of this chapter alone
 EPS = {1e-4: SKY, 1e-3: BLUE, 1e-2: GREEN, 1e-1: ORANGE}
 BEST = "each its best"
 
@@ -84,7 +78,7 @@ LAYER = PageFigure(
 )
 
 
-LAYER_METHODS = {"plain": VERMILLION, "prong": BLUE}
+LAYER_METHODS = {"plain": colour("sgd"), "prong": colour("prong")}
 
 
 def draw_layer(T: int, step: int) -> Figure:

@@ -18,6 +18,7 @@ from natcompanion.chapters.figures.style import (
     ORANGE,
     SKY,
     VERMILLION,
+    colour,
     figure,
     label,
     legend_below,
@@ -27,9 +28,11 @@ from natcompanion.chapters.numbers.revisiting import landscape
 from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
-METHODS = {"newton": GREEN, "natural": BLUE, "leroux": ORANGE, "gradient": VERMILLION}
+METHODS = {name: colour(name) for name in ("newton", "natural", "leroux")} | {
+    "gradient": colour("sgd")
+}
 COLUMNS = {
-    "msgd": VERMILLION,
+    "msgd": colour("sgd"),
     "unlabelled": GREEN,
     "added": SKY,
     "different": BLUE,
@@ -357,10 +360,8 @@ PAPER_CURVES = Drawing(partial(draw_curves, "paper"), partial(describe_curves, "
 def draw_order() -> Figure:
     """Figure 3: variance of the outputs by the replaced tenth."""
     drawing, (panel,) = figure(4.4)
-    for method, text, color in (
-        ("sgd", "minibatch SGD", VERMILLION),
-        ("natural", "natural gradient", BLUE),
-    ):
+    for method, text in (("sgd", "minibatch SGD"), ("natural", "natural gradient")):
+        color = colour(method)
         band = numbers.variance_band(method)
         tenth, (low, mean, high) = (
             range(1, len(band) + 1),

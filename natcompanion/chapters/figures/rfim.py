@@ -19,6 +19,7 @@ from natcompanion.chapters.figures.style import (
     ORANGE,
     SKY,
     VERMILLION,
+    colour,
     figure,
     label,
     legend_below,
@@ -36,13 +37,13 @@ METHODS = {
     "WhiteNGD": (BLUE, "--"),
 }
 TRAINERS = {
-    "sgd": (VERMILLION, "-"),
-    "adam": (ORANGE, "-"),
-    "sgd_bna": (VERMILLION, "-"),
-    "sgd_bnb": (VERMILLION, "--"),
-    "adam_bna": (ORANGE, "-"),
-    "adam_bnb": (ORANGE, "--"),
-    "rngd": (SKY, "-"),
+    "sgd": (colour("sgd"), "-"),
+    "adam": (colour("adam"), "-"),
+    "sgd_bna": (colour("sgd"), "-"),
+    "sgd_bnb": (colour("sgd"), "--"),
+    "adam_bna": (colour("adam"), "-"),
+    "adam_bnb": (colour("adam"), "--"),
+    "rngd": (colour("rngd"), "-"),
     "fast": (BLUE, "-"),
 }
 OURS = ("rngd", "fast")

@@ -13,12 +13,43 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 """The palette of Okabe and Ito."""
 
+METHODS = {
+    "sgd": (VERMILLION, ":"),
+    "momentum": (VERMILLION, "-"),
+    "adam": (ORANGE, "-"),
+    "rmsprop": (ORANGE, "-"),
+    "muon": (PURPLE, "-"),
+    "lbfgs": (BLACK, "--"),
+    "batchnorm": (GREEN, "-"),
+    "newton": (GREEN, "-"),
+    "leroux": (ORANGE, "-"),
+    "natural": (BLUE, "-"),
+    "truncated": ("0.55", "-"),
+    "sample": ("0.55", "--"),
+    "kfac": (BLACK, "-"),
+    "prong": (BLUE, "-"),
+    "prong+": (SKY, "-"),
+    "rngd": (SKY, "-"),
+    "penalty": (PURPLE, "--"),
+    "whitened": (SKY, "-."),
+}
+"""Colour and line of every method, the same in all chapters and in the figures of the page.
+
+PRONG, the natural gradient of each layer, has the blue of the natural gradient: no figure shows
+both. A figure in which lines stand for something else takes the colours alone.
+"""
+
 WIDTH = 5.4
 """Inches. At 96 pixels an inch this fits a text column; on a phone of 390 pixels 12 points still
 are 11 pixels high.
 """
 
 FONT = {"title": 13, "label": 12, "tick": 11, "legend": 11}
+
+
+def colour(method: str) -> str:
+    """Return the colour of a method."""
+    return METHODS[method][0]
 
 
 def figure(

@@ -19,6 +19,7 @@ from natcompanion.chapters.figures.style import (
     PURPLE,
     SKY,
     VERMILLION,
+    colour,
     figure,
     label,
     legend_below,
@@ -34,8 +35,8 @@ from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
 COLORS = {
-    "plain": VERMILLION,
-    "fisher": BLUE,
+    "plain": colour("sgd"),
+    "fisher": colour("natural"),
     "data_fisher": SKY,
     "energy": ORANGE,
     "centred_energy": GREEN,
@@ -43,8 +44,8 @@ COLORS = {
     "block_diagonal": BLACK,
 }
 STYLES = {
-    "steepest": ("steepest descent", VERMILLION, "-"),
-    "natural": ("natural gradient", BLUE, "-"),
+    "steepest": ("steepest descent", colour("sgd"), "-"),
+    "natural": ("natural gradient", colour("natural"), "-"),
     "eq35": ("regularized, Eq. 35", GREEN, "--"),
 }
 

@@ -12,7 +12,7 @@ import torch
 from natcompanion.chapters.experiments.after import LENGTH, TARGET, network
 from natcompanion.chapters.experiments.store import Result
 from natcompanion.chapters.numbers import compare, stored
-from natcompanion.chapters.numbers.searching import Choice, choice
+from natcompanion.chapters.numbers.searching import Choice, choice, median_of
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Arrivals, arrivals, best, median, significant, times
 from natcompanion.data import digits
@@ -191,10 +191,7 @@ def reached(method: str, key: str = "updates") -> Arrivals:
 
 def middle(method: str, key: str = "updates") -> float | str:
     """Return the median updates or seconds to the target, or that half of the runs never arrive."""
-    found = reached(method, key).median
-    if found is None:
-        return "never"
-    return round(found) if key == "updates" else found
+    return median_of(reached(method, key), whole=key == "updates")
 
 
 def rival(key: str = "seconds") -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from natcompanion.chapters.experiments.compare import TARGETS
 from natcompanion.chapters.experiments.store import Result
 from natcompanion.chapters.numbers import stored
-from natcompanion.chapters.numbers.searching import Choice, choice
+from natcompanion.chapters.numbers.searching import Choice, choice, median_of
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Arrivals, arrivals, best, median, significant, times
 
@@ -88,10 +88,7 @@ def reached(problem: str, method: str, key: str = "updates") -> Arrivals:
 
 def middle(problem: str, method: str, key: str = "updates") -> float | str:
     """Return the median updates or seconds to the target, or that half of the runs never arrive."""
-    found = reached(problem, method, key).median
-    if found is None:
-        return "never"
-    return round(found) if key == "updates" else found
+    return median_of(reached(problem, method, key), whole=key == "updates")
 
 
 def fastest(problem: str, key: str = "updates", among: Sequence[str] | None = None) -> str:

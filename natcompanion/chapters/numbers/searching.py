@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from natcompanion.chapters.experiments import Results
-from natcompanion.chapters.statistics import best, ratio_interval
+from natcompanion.chapters.statistics import Arrivals, best, ratio_interval
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,10 @@ def choice(
         if len(tried) > 1 and chosen[position] in ends:
             edges.append(name)
     return Choice(dict(zip(names, chosen, strict=True)), len(found), tuple(edges))
+
+
+def median_of(found: Arrivals, *, whole: bool = False) -> float | str:
+    """Return the median of the runs, rounded if ``whole``; "never" if half of them never arrive."""
+    if found.median is None:
+        return "never"
+    return round(found.median) if whole else found.median

@@ -280,6 +280,10 @@ def test_the_start_is_dragged_and_the_paths_are_those_of_the_library(open_page):
         assert float((torch.tensor(path[:51], dtype=torch.float64) - wanted).abs().max()) < PARITY
 
 
+FRAMES = "() => new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))"
+"""Two more frames."""
+
+
 def drag(page, start: tuple[float, float], end: tuple[float, float], touch: bool) -> None:
     """Drag from one place of the page to another, by mouse or finger."""
     if not touch:
@@ -288,6 +292,8 @@ def drag(page, start: tuple[float, float], end: tuple[float, float], touch: bool
         page.mouse.move(*end)
         page.mouse.up()
         return
+    # Where a finger may scroll and where it drags is known to the browser a frame later.
+    page.evaluate(FRAMES)
     session = page.context.new_cdp_session(page)
     places = [[dict(zip("xy", place, strict=True))] for place in (start, end)]
     for kind, points in zip(("touchStart", "touchMove", "touchEnd"), [*places, []], strict=True):

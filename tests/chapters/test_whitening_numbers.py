@@ -16,6 +16,23 @@ from natcompanion.chapters.statistics import interval, share_of_pairs
 from natcompanion.data import mnist
 
 
+def put(folder, name, preset, seed, settings, values):
+    """Store a record made by hand."""
+    record = records.Result(
+        experiment=f"whitening_{name}",
+        preset=preset,
+        seed=seed,
+        settings=settings,
+        values=values,
+        device="cpu",
+        threads=1,
+        seconds=1.0,
+        commit=None,
+        versions={},
+    )
+    records.merge(record, folder)
+
+
 @pytest.fixture
 def store(tmp_path):
     """Read hand-made records: ``store(name, values, **settings)`` adds one, with the next seed."""
@@ -24,19 +41,7 @@ def store(tmp_path):
     def add(name, values, **settings):
         key = (name, str(settings))
         seed = seeds[key] = seeds.get(key, -1) + 1
-        record = records.Result(
-            experiment=f"whitening_{name}",
-            preset="quick",
-            seed=seed,
-            settings=settings,
-            values=values,
-            device="cpu",
-            threads=1,
-            seconds=1.0,
-            commit=None,
-            versions={},
-        )
-        records.merge(record, tmp_path)
+        put(tmp_path, name, "quick", seed, settings, values)
 
     with numbers.results(tmp_path):
         yield add
@@ -656,22 +661,12 @@ def races(store, tmp_path, late=None):
                         settings = {"problem": problem, "method": method}
                         arrival = None if preset == "chapter" and method == late else arrival
                         by = scale.get(method, 1)
-                        record = records.Result(
-                            experiment="whitening_rivals",
-                            preset=preset,
-                            seed=seed,
-                            settings=settings | {"lr": lr, "momentum": momentum},
-                            values={
-                                "steps_to_target": arrival and arrival / by,
-                                "seconds_to_target": arrival and arrival * by,
-                            },
-                            device="cpu",
-                            threads=1,
-                            seconds=1.0,
-                            commit=None,
-                            versions={},
-                        )
-                        records.merge(record, tmp_path)
+                        point = settings | {"lr": lr, "momentum": momentum}
+                        values = {
+                            "steps_to_target": arrival and arrival / by,
+                            "seconds_to_target": arrival and arrival * by,
+                        }
+                        put(tmp_path, "rivals", preset, seed, point, values)
 
 
 def test_the_search_decides_and_momentum_is_everybodys(store, tmp_path):

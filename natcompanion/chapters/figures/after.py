@@ -6,13 +6,7 @@ from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.compare import AXES, LINES, arrival
 from natcompanion.chapters.figures.drawing import Drawing
-from natcompanion.chapters.figures.style import (
-    BLUE,
-    colour,
-    figure,
-    label,
-    legend_below,
-)
+from natcompanion.chapters.figures.style import BLUE, colour, figure, label, legend_below
 from natcompanion.chapters.numbers import after as numbers
 from natcompanion.chapters.show import digits
 

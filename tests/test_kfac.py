@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from natcompanion import metrics, reference
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
@@ -981,3 +982,52 @@ def test_layers_whose_factors_would_be_too_large_take_plain_steps():
     assert (model[2].weight - twin[2].weight).abs().max() > 1e-3
     with pytest.raises(ValueError, match="max_features"):
         KFAC(model, Categorical(), 0.1, max_features=0)
+
+
+# ---- Over a loader
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_factors_over_a_loader_are_those_of_all_examples(pairs):
+    model, x = mlp(), inputs(10, 3)
+    data = TensorDataset(x, torch.zeros(10, 2)) if pairs else x
+    whole = kronecker_factors(model, x, Categorical())
+    found = kronecker_factors(model, DataLoader(data, batch_size=4), Categorical())
+    unweighted = [kronecker_factors(model, part, Categorical()) for part in x.split(4)]
+    assert found.keys() == whole.keys()
+    for name, f in whole.items():
+        assert gap(found[name].A, f.A) < 1e-14 and gap(found[name].B, f.B) < 1e-14
+        mean = sum(part[name].A for part in unweighted) / 3  # the control: the last batch is short
+        assert gap(mean, f.A) > 1e-3
+
+
+def test_an_empty_loader_and_a_pair_are_refused():
+    model, x = mlp(), inputs(10, 3)
+    with pytest.raises(ValueError, match="at least one batch"):
+        kronecker_factors(model, iter([]), Categorical())
+    with pytest.raises(ValueError, match="list of two tensors"):
+        kronecker_factors(model, [x, torch.zeros(10, 2)], Categorical())
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_both_ways_to_refresh_over_a_loader(joined):
+    model, x = mlp(), inputs(12, 3)
+    loader = DataLoader(TensorDataset(x, torch.zeros(12, 2)), batch_size=4)
+    optimizer = KFAC(model, Categorical(), lr=0.1)
+    if joined:
+        optimizer.refresh(torch.cat([part for part, _ in loader]))
+    else:
+        for k, (part, _) in enumerate(loader, start=1):
+            optimizer.param_groups[0]["decay"] = 1 - 1 / k
+            optimizer.refresh(part, invert=k == len(loader))
+    whole, twin = kronecker_factors(model, x, Categorical()), copy.deepcopy(model)
+    for name, f in whole.items():
+        assert gap(optimizer.factors[name].A, f.A) < 1e-14
+        assert gap(optimizer.factors[name].B, f.B) < 1e-14
+    other = KFAC(twin, Categorical(), lr=0.1)
+    other.refresh(x)
+    for m, o in ((model, optimizer), (twin, other)):
+        m(x).square().sum().backward()
+        o.step()
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q)

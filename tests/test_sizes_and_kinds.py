@@ -29,6 +29,7 @@ DENSE = {
     "layer_rfim of many": lambda: relative.layer_rfim(W, torch.ones(400, 10), "tanh"),
     "softmax_rfim": lambda: relative.softmax_rfim(W, X),
     "two_layer_rfim": lambda: relative.two_layer_rfim(W, C, X, "tanh"),
+    "principal_inputs": lambda: relative.principal_inputs(torch.eye(40))[0],
     "energy_metric": lambda: energy_metric(linear, torch.ones(60), torch.ones(4, 60)),
     "gradient_second_moment": lambda: gradient_second_moment(
         linear, torch.ones(60), torch.ones(4, 60)

@@ -1,6 +1,6 @@
 r"""The Fisher matrix layer by layer, each block a Kronecker product of two small factors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,8 @@ from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Output, Parameters, sampled_scores
 from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
+from natcompanion.metrics.operators import input_batches
+from natcompanion.metrics.structured import Inputs
 
 
 class KroneckerFactors(NamedTuple):
@@ -167,7 +169,8 @@ def kronecker_factors(
         Maps (n, ...) to (n, o). Its trainable parameters belong to Linear, Conv1d, Conv2d and
         Embedding layers (without groups), or the Conv1D of the package transformers, that are
         called once each. It runs in evaluation mode and is left as it was.
-    x : Tensor, shape (n, ...)
+    x : Tensor, shape (n, ...), tuple or dictionary of these, or an iterable of batches
+        A loader may give inputs alone or pairs with targets; the means are over all its examples.
     likelihood : Likelihood
     sharing : "expand" or "reduce"
         What is done where a layer is applied at several positions.
@@ -200,13 +203,42 @@ def kronecker_factors(
     >>> {name: (*f.A.shape, *f.B.shape)
     ...  for name, f in kronecker_factors(model, torch.ones(5, 3), Gaussian()).items()}
     {'0': (4, 4, 2, 2), '2': (3, 3, 1, 1)}
+
+    Over a loader:
+
+    >>> from torch.utils.data import DataLoader
+    >>> batches = DataLoader(torch.ones(5, 3), batch_size=2)
+    >>> list(kronecker_factors(model, batches, Gaussian()))
+    ['0', '2']
     """
     f = ModelFunction(model, parameters, output)
     layers, plain = find_layers(f)
     refuse_plain(plain)
-    factors, plain = factors_of(f, layers, x, likelihood, sharing, draws, generator)
-    refuse_plain(plain)
-    return factors
+    several = not isinstance(x, (torch.Tensor, tuple, Mapping, Inputs))
+    parts, sizes = [], []
+    for batch in input_batches(x) if several else [x]:
+        factors, plain = factors_of(f, layers, batch, likelihood, sharing, draws, generator)
+        refuse_plain(plain)
+        parts.append(factors)
+        sizes.append(len(f.check(batch)))
+    return _mean_of_batches(parts, sizes)
+
+
+def _mean_of_batches(
+    parts: list[dict[str, KroneckerFactors]], sizes: list[int]
+) -> dict[str, KroneckerFactors]:
+    """Return the factors of all examples from those of batches of such sizes."""
+    if len(parts) == 1:
+        return parts[0]
+    total = sum(sizes)
+    if not total:
+        raise ValueError("x: expected at least one batch of inputs, got none")
+    found = {name: list(map(torch.zeros_like, f[:2])) for name, f in parts[0].items()}
+    for size, part in zip(sizes, parts, strict=True):
+        for name, means in found.items():
+            for mean, new in zip(means, part[name][:2], strict=True):
+                mean.add_(new, alpha=size / total)
+    return {name: KroneckerFactors(A, B, parts[0][name].bias) for name, (A, B) in found.items()}
 
 
 def refuse_plain(plain: dict[str, str]) -> None:

@@ -186,7 +186,9 @@ class KFAC(Preconditioned):
 
         Parameters
         ----------
-        x : Tensor, shape (n, ...)
+        x : Tensor, shape (n, ...), or a tuple or dictionary of these
+            One batch. Of a loader, join the inputs, which the model sees in parts:
+            ``refresh(torch.cat([x for x, _ in loader]))``; or see the example.
         invert : bool
             If False, only the running mean of the factors is renewed, and the steps go on with the
             earlier inverses: with ``decay``, factors may be had often and inverses seldom.
@@ -195,6 +197,17 @@ class KFAC(Preconditioned):
         ------
         ValueError
             If ``x`` does not fit the model. The earlier factors are kept.
+
+        Examples
+        --------
+        The mean over the batches of a loader, one in memory at a time and one inversion at the end:
+        the k-th enters the running mean with the weight 1 / k.
+
+        >>> model, loader = nn.Linear(3, 2), torch.randn(4, 5, 3)
+        >>> optimizer = KFAC(model, Categorical(), lr=0.1)
+        >>> for k, x in enumerate(loader, start=1):
+        ...     optimizer.param_groups[0]["decay"] = 1 - 1 / k
+        ...     optimizer.refresh(x, invert=k == len(loader))
         """
         options = self.param_groups[0]
         f = ModelFunction(self.model, list(trainable(self._leaves())), self.output)

@@ -170,7 +170,8 @@ def principal_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Raises
     ------
     ValueError
-        If ``x`` is no finite matrix with at least one row.
+        If ``x`` is no finite matrix with at least one row, or the matrix of its D + 1 columns is
+        larger than :func:`natcompanion.metrics.dense_limit` allows.
 
     Notes
     -----
@@ -185,6 +186,9 @@ def principal_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     True
     """
     rows = augment(_examples(x)).double()
+    affordable(
+        rows.shape[1], rows.dtype, "principal_inputs", "fewer inputs, such as pixels pooled", "axes"
+    )
     values, Q = torch.linalg.eigh(rows.mT @ rows / len(rows))
     Q = Q[:, values > len(values) * torch.finfo(Q.dtype).eps * values[-1]]
     return (rows @ Q).to(x.dtype), Q

@@ -339,7 +339,9 @@ def parser() -> argparse.ArgumentParser:
 
     def common(command: argparse.ArgumentParser) -> None:
         command.add_argument("name", help="the experiment")
-        command.add_argument("--preset", default="quick", help="quick (default) or paper")
+        command.add_argument(
+            "--preset", default="quick", help="quick (default) or another that the list shows"
+        )
         command.add_argument(
             "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting"
         )

@@ -10,7 +10,9 @@ from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
 from natcompanion.chapters.experiments import _revisiting_metrics as comparisons
 from natcompanion.chapters.experiments import _revisiting_order as orders
+from natcompanion.chapters.experiments import _revisiting_rivals as racing
 from natcompanion.chapters.experiments import _revisiting_training as training
+from natcompanion.chapters.experiments.compare import Compare
 from natcompanion.chapters.experiments.revisiting import (
     PAPER,
     SEARCH,
@@ -485,3 +487,70 @@ def test_autoencoder_against_exact_values(cases, start):
             mirror @ matrix @ mirror.mT, expected[key], rtol=1e-9, atol=1e-12
         )
     assert float((matrices["C"] - matrices["G"]).norm()) > 1e-3
+
+
+# ---- Table 1 beside momentum
+
+
+def test_twelve_seeds_share_no_labelled_digit():
+    images, labels = mnist(size=7, split="all", seed=0, dtype=torch.float32)
+    parts = [racing.twelfth(seed, 7) for seed in range(12)]
+    assert torch.equal(torch.cat([part.x for part in parts]), images[:4800].flatten(1))
+    assert torch.equal(torch.cat([part.t for part in parts]), labels[:4800])
+    for seed, part in enumerate(parts):
+        one, two, three = (parts[(seed + k) % 12] for k in (1, 2, 3))
+        assert torch.equal(part.validation[0], one.x) and torch.equal(part.test[1], two.t)
+        assert torch.equal(part.unlabelled[:400], three.x) and len(part.unlabelled) == 3600
+    with pytest.raises(ValueError, match="expected 0 to 11"):
+        racing.twelfth(12, 7)
+
+
+@pytest.mark.parametrize("method", ["natural", "unlabelled"])
+def test_two_steps_of_a_rival_solve_the_damped_system_and_add_the_last_move(method):
+    """v_1 = mu v_0 + x_1, theta_2 = theta_1 - lr v_1, where (G + lambda I) x_1 = g."""
+    split, moves = racing.twelfth(3, 5), []
+    model = training.mlp(25, 3, torch.Generator().manual_seed(0))
+    setting = Compare(seed=3, method=method, lr=0.1, momentum=0.5, second=10.0)
+    step, drawn = racing.stepper(setting, model, split, 200), setting.generator(3)
+    for part in (slice(0, 200), slice(200, 400)):
+        x, t = split.x[part], split.t[part]
+        inputs = x
+        if method == "unlabelled":
+            inputs = split.unlabelled[torch.randint(3600, (200,), generator=drawn)]
+        before = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+        g = metrics.per_example_gradients(model, x, t, training.LIKELIHOOD).mean(0)
+        G = metrics.fisher(model, inputs, training.LIKELIHOOD)
+        wanted = torch.linalg.solve(G + 10 * torch.eye(len(g)), g)
+        step(x, t)
+        after = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+        moves.append((wanted.float(), (before - after) / 0.1))
+    (first, done), (second, then) = moves
+    torch.testing.assert_close(done, first, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(then, second + 0.5 * first, rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(then, second, rtol=1e-1, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["natural", "unlabelled", "sgd", "adamw", "muon", "kfac"])
+def test_a_rival_runs_repeats_and_stops_at_the_target(method):
+    settings = {"method": method, "second": 0.1, "lr": 0.01, "size": 7, "hidden": 8, "epochs": 2}
+    one, two = (experiments.run("revisiting_rivals", seed=1, **settings) for _ in range(2))
+    timed = ("seconds_to_target", "clock")
+    for key in one.values.keys() - set(timed):
+        assert one[key] == two[key], key
+    assert one["updates"] == [0, 1, 2, 3, 4] and one["updates_to_target"] is None
+    assert one["train"][-1] < one["train"][0]
+    target = one["train"][1] + 1e-3  # the curve is rounded
+    early = experiments.run("revisiting_rivals", seed=1, **settings, target=target)
+    assert early["updates"] == [0, 1] and early["updates_to_target"] == 1
+    assert early["seconds_to_target"] > 0
+
+
+def test_a_rival_is_judged_where_its_validation_loss_is_least(monkeypatch):
+    seen = iter(
+        {"update": k, "seconds": k / 8, "train": 3.0 - k, "validation": v, "test": 10.0 + k}
+        for k, v in enumerate([2.0, 0.5, 0.4, 0.6])
+    )
+    monkeypatch.setattr(racing, "_seen", lambda *_: next(seen))
+    found = experiments.run("revisiting_rivals", method="sgd", batch=400, target=0.0, epochs=9)
+    assert (found["validation"], found["test"], found["stopped"]) == (0.4, 12.0, 2)
+    assert (found["updates_to_target"], found["seconds_to_target"]) == (3, 0.375)

@@ -2,12 +2,15 @@
 reported.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from natcompanion.chapters.experiments import Results
-from natcompanion.chapters.statistics import Arrivals, best, ratio_interval
+from natcompanion.chapters.numbers import stored
+from natcompanion.chapters.statistics import Arrivals, arrivals, best, ratio_interval, times
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,59 @@ def choice(
         if len(tried) > 1 and chosen[position] in ends:
             edges.append(name)
     return Choice(dict(zip(names, chosen, strict=True)), len(found), tuple(edges))
+
+
+@dataclass(frozen=True)
+class Race:
+    """The search of an experiment (its preset "tuning"), and the runs of another preset on other
+    seeds: of each method those at the setting that has the least ``key`` in the search.
+
+    ``where`` holds settings of all these records. A momentum of 0 is no edge.
+    """
+
+    experiment: str
+    preset: str
+    where: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ("lr", "momentum")
+    key: str = "steps_to_target"
+
+    def chosen(self, method: str) -> Choice:
+        """Return the setting of a method."""
+        tuning = stored(f"{self.experiment}.tuning").select(**self.where)
+        return choice(tuning, method, self.key, self.names, zero=("momentum",))
+
+    def runs(self, method: str) -> Results:
+        """Return the reported runs of a method at its setting."""
+        report = stored(f"{self.experiment}.{self.preset}").select(**self.where)
+        return report.select(method=method, **self.chosen(method).settings)
+
+    def of_each_seed(self, method: str, key: str) -> list:
+        """Return ``key`` of these runs, in the order of the seeds."""
+        return [run[key] for run in sorted(self.runs(method), key=lambda run: run.seed)]
+
+    def arrivals(self, method: str, key: str) -> Arrivals:
+        """Return how many of the runs arrive, and the median of ``key``."""
+        return arrivals(self.of_each_seed(method, key))
+
+    def first(self, methods: Iterable[str], key: str) -> str:
+        """Return which of some methods has the least median of ``key``."""
+        names = list(methods)
+        medians = times(self.arrivals(method, key).median for method in names)
+        return best(zip(names, medians, strict=True))
+
+    def ahead(self, method: str, others: Iterable[str], key: str) -> np.ndarray:
+        """Return for each seed whether a method needs less of ``key`` than the first of the
+        others; as much is not less, and neither is never.
+        """
+        own, other = (
+            times(self.of_each_seed(name, key)) for name in (method, self.first(others, key))
+        )
+        return own < other
+
+
+def counted(won: np.ndarray) -> str:
+    """Return how many of some truth values are true, in words: "11 of 12"."""
+    return f"{int(won.sum())} of {len(won)}"
 
 
 def median_of(found: Arrivals, *, whole: bool = False) -> float | str:

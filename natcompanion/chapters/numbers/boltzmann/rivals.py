@@ -5,32 +5,29 @@ import numpy as np
 from natcompanion.chapters.experiments import Results
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.boltzmann.learning import METHODS
-from natcompanion.chapters.numbers.searching import Choice, choice
+from natcompanion.chapters.numbers.searching import Choice, Race
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import arrivals, best, times
 
 PLAIN = {"sgd": "SGD with momentum", "adamw": "AdamW", "muon": "Muon on the weights"}
 RIVALS = {**PLAIN, **{name: text for name, text in METHODS.items() if name != "sgd"}}
 
 
+RACE = Race("boltzmann_rivals", "paper")
+
+
 def chosen(method: str) -> Choice:
     """Return step size and momentum that the search on two other starts chose for a method."""
-    tuning = stored("boltzmann_rivals.tuning")
-    return choice(tuning, method, "steps_to_target", ("lr", "momentum"), zero=("momentum",))
+    return RACE.chosen(method)
 
 
 def rival_runs(method: str) -> Results:
     """Return the reported runs of a method: those at the setting that the search chose."""
-    return stored("boltzmann_rivals.paper").select(method=method, **chosen(method).settings)
-
-
-def _of_each_start(method: str, key: str) -> list:
-    return [record[key] for record in sorted(rival_runs(method), key=lambda run: run.seed)]
+    return RACE.runs(method)
 
 
 def rival_median(method: str, key: str = "steps_to_target") -> float | None:
     """Return the median of ``key`` over the starts; None if half of them never arrive."""
-    return arrivals(_of_each_start(method, key)).median
+    return RACE.arrivals(method, key).median
 
 
 def rival_steps(method: str) -> int:
@@ -49,16 +46,14 @@ def rival_steps(method: str) -> int:
 
 def first_order(key: str = "steps_to_target") -> str:
     """Return which of SGD with momentum, AdamW and Muon has the least median of ``key``."""
-    medians = times(rival_median(method, key) for method in PLAIN)
-    return best(zip(PLAIN, medians, strict=True))
+    return RACE.first(PLAIN, key)
 
 
 def ahead(method: str, key: str = "steps_to_target") -> np.ndarray:
     """Return for each start whether a method needs less of ``key`` than the best first-order
     one.
     """
-    own, other = (times(_of_each_start(name, key)) for name in (method, first_order(key)))
-    return own < other
+    return RACE.ahead(method, PLAIN, key)
 
 
 def starts_ahead(method: str, key: str = "steps_to_target") -> int:
@@ -81,7 +76,7 @@ def rivals_table() -> Table:
 
 
 def _row(method: str, name: str, picked: dict) -> list:
-    found = arrivals(_of_each_start(method, "steps_to_target"))
+    found = RACE.arrivals(method, "steps_to_target")
     middle = None if found.median is None else f"{found.median:.0f}"
     seconds = rival_median(method, "seconds_to_target")
     return [

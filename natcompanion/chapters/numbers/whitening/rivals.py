@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from natcompanion.chapters.experiments import Results
-from natcompanion.chapters.numbers import stored
-from natcompanion.chapters.numbers.searching import Choice, choice
+from natcompanion.chapters.numbers.searching import Choice, Race, counted
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import arrivals, best, times
 
 PROBLEMS = {
     "digits": "pair of digits",
@@ -26,48 +23,35 @@ def rivals(problem: str) -> tuple[str, ...]:
     return tuple(name for name in PLAIN if name != "muon" or problem == "separation")
 
 
+def _race(problem: str) -> Race:
+    return Race("whitening_rivals", "chapter", {"problem": problem})
+
+
 def chosen(problem: str, method: str) -> Choice:
     """Return step size and momentum that the search on two other seeds chose."""
-    tuning = stored("whitening_rivals.tuning").select(problem=problem)
-    return choice(tuning, method, "steps_to_target", ("lr", "momentum"), zero=("momentum",))
-
-
-def rival_runs(problem: str, method: str) -> Results:
-    """Return the reported runs of a method: those at the setting that the search chose."""
-    report = stored("whitening_rivals.chapter")
-    return report.select(problem=problem, method=method, **chosen(problem, method).settings)
-
-
-def _of_each_seed(problem: str, method: str, key: str) -> list:
-    runs = sorted(rival_runs(problem, method), key=lambda run: run.seed)
-    return [record[key] for record in runs]
+    return _race(problem).chosen(method)
 
 
 def rival_median(problem: str, method: str, key: str = "steps_to_target") -> float | None:
     """Return the median of ``key`` over the seeds; None if half of them never arrive."""
-    return arrivals(_of_each_seed(problem, method, key)).median
+    return _race(problem).arrivals(method, key).median
 
 
 def first_order(problem: str, key: str = "steps_to_target") -> str:
     """Return which of the methods without a metric has the least median of ``key``."""
-    names = rivals(problem)
-    return best(zip(names, times(rival_median(problem, m, key) for m in names), strict=True))
+    return _race(problem).first(rivals(problem), key)
 
 
 def ahead(problem: str, method: str, key: str = "steps_to_target") -> np.ndarray:
     """Return for each seed whether a method needs less of ``key`` than the best without a
     metric.
     """
-    own, other = (
-        times(_of_each_seed(problem, name, key)) for name in (method, first_order(problem, key))
-    )
-    return own < other
+    return _race(problem).ahead(method, rivals(problem), key)
 
 
 def ahead_of(problem: str, method: str, key: str = "steps_to_target") -> str:
     """Return on how many of the seeds, in words: "12 of 12"."""
-    won = ahead(problem, method, key)
-    return f"{int(won.sum())} of {len(won)}"
+    return counted(ahead(problem, method, key))
 
 
 def rival_times(problem: str, method: str) -> str:
@@ -93,7 +77,7 @@ def rivals_table() -> Table:
         chosen(problem, method).searched for problem in PROBLEMS for method in _methods(problem)
     }
     settings = " or ".join(map(str, sorted(sizes)))  # one number for each problem
-    (seeds,) = {len(rival_runs(p, method)) for p in PROBLEMS for method in _methods(p)}
+    (seeds,) = {len(_race(p).runs(method)) for p in PROBLEMS for method in _methods(p)}
     return Table(
         ["problem", "method", "step size", "momentum", "reached", "median steps", "median seconds"],
         [
@@ -111,7 +95,7 @@ def _methods(problem: str) -> dict[str, str]:
 
 
 def _row(problem: str, method: str, name: str) -> list:
-    found = arrivals(_of_each_seed(problem, method, "steps_to_target"))
+    found = _race(problem).arrivals(method, "steps_to_target")
     picked = chosen(problem, method).settings
     return [
         PROBLEMS[problem],

@@ -851,3 +851,100 @@ def test_what_the_chapter_says_in_words_of_its_tables():
     losses = [numbers.at_paper_size(column, "train") for column in lowest_first]
     assert losses == sorted(losses)
     assert numbers.spread() < numbers.standard_error()
+
+
+# ---- Table 1 beside momentum
+
+
+def rival_records(store, report):
+    """Store a search of two settings on two seeds, and ``report``: for each method the updates,
+    the validation losses and the test errors of four seeds.
+    """
+    for method, (updates, validation, test) in report.items():
+        settings = {"method": method, "lr": 0.1, "momentum": 0.9, "second": 0.0, "target": 0.5}
+        settings["batch"] = 200 if method != "sgd" else 20
+        other = settings | {"lr": 1.0}
+        store(  # by updates the first wins (geometric mean 6 to 8), by seconds and test the second
+            "revisiting_rivals.tuning",
+            *({"seed": 10 + k, "settings": settings, **rival_run(4 + 5 * k, 3, 0)} for k in (0, 1)),
+            *({"seed": 10 + k, "settings": other, **rival_run(8, 1, 0, 0.5)} for k in (0, 1)),
+        )
+        for setting, shift in ((settings, 0), (other, -1)):
+            store(
+                "revisiting_rivals.chapter",
+                *(
+                    {"seed": k, "settings": setting, **rival_run(u, v, t + shift)}
+                    for k, (u, v, t) in enumerate(zip(updates, validation, test, strict=True))
+                ),
+            )
+
+
+def rival_run(updates, validation, test, seconds=None):
+    """Return what a run stores; with no arrival it goes on for three updates."""
+    losses = [2.0, 1.0, 0.7, 0.4] if updates else [2.0, 1.5, 1.1, 0.9]
+    return {
+        "updates_to_target": updates,
+        "seconds_to_target": seconds or (updates and updates / 8),
+        "validation": validation,
+        "test": test,
+        "updates": [0, 1, 2, 3],
+        "train": losses[: 3 if updates == 2 else 4],
+    }
+
+
+FOUR = {
+    "sgd": ([20, 40, 60, 80], [5, 5, 5, 5], [10.0, 12.0, 14.0, 16.0]),
+    "adamw": ([30, None, None, None], [4, 4, 4, 9], [9.0, 11.0, 10.0, 10.0]),
+    "muon": ([70, 70, 70, 70], [6, 6, 6, 6], [1.0, 1.0, 1.0, 1.0]),
+    "kfac": ([90, 90, 90, 90], [7, 7, 7, 7], [1.0, 1.0, 1.0, 1.0]),
+    "natural": ([20, 10, None, 9], [5, 5, 5, 5], [9.0, 13.0, 11.0, 11.0]),
+    "unlabelled": ([None, None, 3, 3], [5, 5, 5, 5], [9.0, 11.0, 10.0, 10.0]),
+}
+
+
+def test_the_best_rival_is_beaten_seed_by_seed(store):
+    rival_records(store, FOUR)
+    assert numbers.rival_choice("sgd").settings == {
+        "lr": 0.1,
+        "momentum": 0.9,
+        "second": 0.0,
+        "batch": 20,
+    }
+    assert numbers.rival_choice("sgd").searched == 2
+    assert numbers.rival_choice("sgd", "seconds").settings["lr"] == 1.0
+    # of four runs the median is between the middle two, and three that never arrive are half
+    assert numbers.rival_arrivals("sgd").median == 50
+    assert numbers.rival_arrivals("adamw").median is None
+    assert numbers.rival_arrivals("natural").median == 15
+    assert numbers.rival_arrivals("unlabelled").median is None
+    assert numbers.best_rival() == "sgd" and numbers.best_rival("test") == "adamw"
+    # a tie is not ahead, and neither is a run that never arrives
+    assert numbers.ahead("natural").tolist() == [False, True, False, True]
+    assert numbers.ahead_of("natural", "seconds") == "2 of 4"
+    assert numbers.rival_differences("natural").tolist() == [0.0, 2.0, 1.0, 1.0]
+    assert numbers.rival_difference("natural").mean == 1.0
+    assert numbers.rival_differences("unlabelled").tolist() == [0.0] * 4
+    assert numbers.rival_test("sgd").mean == 12.0  # at the setting of the least validation loss
+
+
+def test_curves_of_rivals_end_at_the_target(store):
+    rival_records(store, FOUR | {"natural": ([2, 3, 3, None], [5] * 4, [9.0] * 4)})
+    x, losses = numbers.rival_curve("natural")
+    assert x.tolist() == [0, 1, 2, 3]
+    assert losses.tolist() == close([2.0, 1.0, 0.7, 0.55])  # of 0.7, which stays, 0.4, 0.4, 0.9
+    x, losses = numbers.rival_curve("sgd")
+    assert losses.tolist() == close([2.0, 1.0, 0.7, 0.4]) and numbers.rival_target() == 0.5
+    assert numbers.rival_curve("unlabelled")[1].tolist() == close([2.0, 1.25, 0.9, 0.65])
+
+
+def test_the_table_of_rivals_says_what_was_chosen(store):
+    rival_records(store, FOUR)
+    table = numbers.rivals_table()
+    assert "loss of 0.5" in table.caption and "4 seeds" in table.caption
+    assert "the best of 2 on" in table.caption
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert list(rows) == list(numbers.RIVALS.values())
+    assert rows["SGD with momentum"][:2] == ["50", "0.1, 0.9, 20"]
+    assert rows["AdamW"][:4] == ["never", "0.1, 0.9, 200", "never", "1, 0.9, 200"]
+    assert rows["natural gradient"][1] == "0.1, 0.9, 0"  # the damping, not the batch
+    assert rows["Muon"][4] == "0 [0, 0]"

@@ -23,8 +23,10 @@ from natcompanion.chapters.figures.style import (
     label,
     legend_below,
 )
+from natcompanion.chapters.figures.style import METHODS as LOOKS
 from natcompanion.chapters.numbers import revisiting as numbers
 from natcompanion.chapters.numbers.revisiting import landscape
+from natcompanion.chapters.numbers.searching import median_of
 from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
@@ -202,6 +204,128 @@ FIGURE1_LIVE = Drawing(
     labels={"rate": "step size", "damping": "damping", "w": "start w", "b": "start b"},
 )
 
+# ---- Sections 2, 3, 4.2 and 7
+
+
+def draw_falls() -> Figure:
+    """The fall of the loss along the natural gradient, the plain one, and random directions."""
+    fell = numbers.falls()
+    drawing, (panel,) = figure(3.4)
+    panel.hist(fell["random"], 24, color="0.8", label="200 random directions")
+    for name, text in (("gradient", "gradient"), ("natural", "natural gradient")):
+        line = LOOKS["sgd" if name == "gradient" else name][1]
+        panel.axvline(fell[name][0], color=METHODS[name], linestyle=line, linewidth=3, label=text)
+    panel.axvline(0, color="0.5", linewidth=0.8)
+    label(panel, "Steps of the same divergence", "fall of the loss", "directions")
+    legend_below(drawing, panel)
+    return drawing
+
+
+def describe_falls() -> str:
+    """The falls in units of that of the natural gradient."""
+    fell = numbers.falls()
+    return (
+        "Fall of the loss along steps that change the model by the same divergence, 1e-6, in units "
+        f"of that of the natural gradient: plain gradient {digits(fell['gradient'][0])}, of 200 "
+        f"random directions from {digits(min(fell['random']))} to {digits(max(fell['random']))}."
+    )
+
+
+FALLS = Drawing(draw_falls, describe_falls)
+
+
+def draw_inputs() -> Figure:
+    """How much the first step changes class A over B, network by network, for two metrics."""
+    balanced, doubled = map(numbers.unbalanced_ratios, ("balanced", "doubled"))
+    drawing, (panel,) = figure(2.8)
+    for pair in zip(balanced, doubled, strict=True):
+        panel.plot(pair, (1, 0), ".-", color=colour("natural"), alpha=0.6, linewidth=1)
+    panel.axvline(1, color="0.5", linewidth=0.8)
+    panel.set_xscale("log")
+    panel.set_xticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
+    panel.minorticks_off()
+    panel.set(ylim=(-0.4, 1.4))
+    panel.set_yticks([1, 0], ["balanced", "A twice"])
+    label(panel, "Change on A over change on B", "first step, one line for each network", "")
+    return drawing
+
+
+def describe_inputs() -> str:
+    """The medians, and how many networks change A less."""
+    balanced, doubled = (
+        float(np.median(numbers.unbalanced_ratios(key))) for key in ("balanced", "doubled")
+    )
+    return (
+        "KL divergence of the first step on class A over that on B, "
+        f"{numbers.unbalanced_networks()} networks: median {digits(balanced)} with the metric on "
+        f"balanced inputs, {digits(doubled)} on inputs with A twice; lower in "
+        f"{numbers.networks_slower_on_a()} of them."
+    )
+
+
+UNBALANCED = Drawing(draw_inputs, describe_inputs)
+
+
+def draw_saddle() -> Figure:
+    """The paths of Newton's method and of the natural gradient from a point near a saddle."""
+    drawing, (panel,) = figure(4.2)
+    axis, levels = torch.linspace(-0.5, 2.7, 90, dtype=torch.float64), np.geomspace(0.02, 20, 14)
+    panel.contour(axis, axis, numbers.saddle_loss(axis), levels, colors="0.8", linewidths=0.8)
+    for name, path in numbers.saddle_paths().items():
+        x, y = path.T
+        panel.plot(x, y, ".-", color=METHODS[name], linewidth=2, label=numbers.METHODS[name])
+    panel.plot(0.1, 0.1, "o", color=BLACK, markersize=7)
+    line = torch.linspace(0.37, 2.7, 50, dtype=torch.float64)
+    panel.plot(line, 1 / line, "--", color="0.4", linewidth=2, label="solutions")
+    panel.set(aspect="equal", xlim=(-0.5, 2.7), ylim=(-0.5, 2.7))
+    label(panel, "Fit of a product to 1", "$w_1$", "$w_2$")
+    legend_below(drawing, panel, 3)
+    return drawing
+
+
+def describe_saddle() -> str:
+    """Where the two end."""
+    ends = [
+        f"{numbers.METHODS[name]} at a product of {float(path[-1].prod()):.2f}"
+        for name, path in numbers.saddle_paths().items()
+    ]
+    return (
+        "Half the squared distance of w1 w2 from 1, with a saddle at 0, and 40 steps of size 0.5 "
+        f"from (0.1, 0.1): {'; '.join(ends)}."
+    )
+
+
+SADDLE = Drawing(draw_saddle, describe_saddle)
+
+
+def draw_matrices() -> Figure:
+    """Four matrices of one network as images, in one scale."""
+    found = numbers.four_matrices()
+    drawing, panels = figure(3.0, 1, 4)
+    bound = float(found["Fisher"].abs().max()) / 3  # small entries are to be seen
+    for panel, (name, matrix) in zip(panels, found.items(), strict=True):
+        panel.imshow(matrix.numpy(), cmap="RdBu", vmin=-bound, vmax=bound, interpolation="nearest")
+        panel.set_title(name, fontsize=FONT["legend"])
+        panel.set_axis_off()
+    return drawing
+
+
+def describe_matrices() -> str:
+    """The distances from the Fisher matrix."""
+    found = numbers.four_matrices()
+    parts = [
+        f"{name} {numbers.same(matrix, found['Fisher'])}"
+        for name, matrix in found.items()
+        if name != "Fisher"
+    ]
+    return (
+        "Four matrices of one softmax network with 31 parameters on six inputs, in one scale of "
+        f"colours. Relative distance from the Fisher matrix: {'; '.join(parts)}."
+    )
+
+
+MATRICES = Drawing(draw_matrices, describe_matrices)
+
 # ---- Solvers
 
 STYLES = {
@@ -353,6 +477,59 @@ TABLE1 = Drawing(partial(draw_columns, "digits"), partial(describe_columns, "dig
 FASHION = Drawing(partial(draw_columns, "fashion"), partial(describe_columns, "fashion"))
 CURVES = Drawing(partial(draw_curves, "digits"), partial(describe_curves, "digits"))
 PAPER_CURVES = Drawing(partial(draw_curves, "paper"), partial(describe_curves, "paper"))
+
+# ---- Beside momentum
+
+LINES = {
+    "sgd": LOOKS["momentum"],
+    "adamw": LOOKS["adam"],
+    "muon": LOOKS["muon"],
+    "kfac": LOOKS["kfac"],
+    "natural": LOOKS["natural"],
+    "unlabelled": (colour("natural"), "--"),
+}
+
+
+def draw_rivals() -> Figure:
+    """Training loss against updates, and the test error of every seed where its run stops."""
+    drawing, (above, below) = figure(7.4, 2, height_ratios=[1.5, 1])
+    for row, (method, text) in enumerate(reversed(numbers.RIVALS.items())):
+        color, line = LINES[method]
+        x, losses = numbers.rival_curve(method)
+        above.loglog(x[1:], losses[1:], line, color=color, linewidth=2, label=text)
+        tests, mean = numbers.rival_tests(method), numbers.rival_test(method)
+        bar = [[mean.mean - mean.low], [mean.high - mean.mean]]
+        below.plot(tests, [row + 0.2] * len(tests), ".", color=color, alpha=0.7)
+        below.errorbar(mean.mean, row, xerr=bar, fmt="o", color=color, capsize=5, linewidth=2)
+    above.axhline(numbers.rival_target(), color="0.7", linewidth=1, zorder=0)
+    below.set_yticks(range(len(LINES)), list(reversed(numbers.RIVALS.values())))
+    label(above, "Training loss, median of the seeds", "updates")
+    label(below, "Test error where the validation loss is least", "per cent")
+    handles, texts = above.get_legend_handles_labels()
+    above.legend(handles[::-1], texts[::-1], fontsize=FONT["legend"], frameon=False)
+    return drawing
+
+
+def describe_rivals() -> str:
+    """Median updates and seconds, and mean test errors."""
+    parts = [
+        f"{text} {median_of(numbers.rival_arrivals(method), whole=True)} updates, "
+        f"{_seconds(method)} seconds, test error {digits(numbers.rival_test(method).mean)} %"
+        for method, text in numbers.RIVALS.items()
+    ]
+    return (
+        f"Medians of {numbers.rival_test('natural').n} seeds to a training loss of "
+        f"{numbers.rival_target():g} (grey line), and mean test error, each method at the "
+        f"settings that its searches chose: {'; '.join(parts)}."
+    )
+
+
+def _seconds(method: str) -> str:
+    found = median_of(numbers.rival_arrivals(method, "seconds"))
+    return found if isinstance(found, str) else digits(found)
+
+
+RIVALS = Drawing(draw_rivals, describe_rivals)
 
 # ---- Order, convergence
 

@@ -56,6 +56,12 @@ def scaled(d: torch.Tensor, G: torch.Tensor, c: float) -> torch.Tensor:
     return d * (2 * c / (d @ G @ d)).sqrt()
 
 
+def random_directions(parameters: int) -> torch.Tensor:
+    """Return 200 random directions; (200, P)."""
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(200, parameters, generator=generator, dtype=torch.float64)
+
+
 def steps_table(
     natural_step: Callable[[float], torch.Tensor],
     G: torch.Tensor,
@@ -67,8 +73,7 @@ def steps_table(
 
     Length as G measures it. ``natural_step`` is a function of the divergence c.
     """
-    generator = torch.Generator().manual_seed(2)
-    directions = torch.randn(200, len(g), generator=generator, dtype=g.dtype)
+    directions = random_directions(len(g))
 
     def fall(d: torch.Tensor, c: float) -> float:
         return moved(model, *batch, scaled(d, G, c))[1]

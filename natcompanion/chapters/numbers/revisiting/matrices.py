@@ -31,9 +31,16 @@ def unbalanced_updates() -> int:
     return stored("revisiting_unbalanced.quick").records[0].settings["updates"]
 
 
+def unbalanced_ratios(inputs: str) -> np.ndarray:
+    """Return for each network the first step's change on A over that on B, with the metric on
+    "balanced" inputs or on those with A "doubled".
+    """
+    return _unbalanced(f"ratio_{inputs}")
+
+
 def slower_on_a() -> np.ndarray:
     """Return in decades how much less the first step changes A over B if the metric has A twice."""
-    return np.log10(_unbalanced("ratio_doubled") / _unbalanced("ratio_balanced"))
+    return np.log10(unbalanced_ratios("doubled") / unbalanced_ratios("balanced"))
 
 
 def networks_slower_on_a() -> int:
@@ -56,7 +63,7 @@ def unbalanced_table() -> Table:
     rows = [
         [
             text,
-            median(_unbalanced(f"ratio_{key}")),
+            median(unbalanced_ratios(key)),
             100 * interval(_unbalanced(f"probability_{key}")).mean,
         ]
         for text, key in (("balanced inputs", "balanced"), ("inputs with A twice", "doubled"))

@@ -124,3 +124,53 @@ def test_every_sentence_names_values_beside_the_right_words():
     assert figures.PAPER_CURVES.describe().startswith("Final training loss")
     assert "MINRES-QLP 704 and 111" in figures.SOLVERS.describe(batch="another", damping=0.0)
     assert "46 % lies" in figures.SOLVERS.describe(batch="another", damping=0.0)
+
+
+def test_rivals_stand_under_their_names_in_both_panels():
+    above, below = figures.RIVALS.draw().axes
+    names = {text.get_text(): row for row, text in enumerate(below.get_yticklabels())}
+    for method, name in numbers.RIVALS.items():
+        (drawn,) = (line for line in above.get_lines() if line.get_label() == name)
+        x, losses = numbers.rival_curve(method)
+        assert drawn.get_xdata().tolist() == x[1:].tolist()
+        assert drawn.get_ydata().tolist() == losses[1:].tolist()
+        dots = [
+            line
+            for line in below.get_lines()
+            if line.get_marker() == "." and line.get_ydata()[0] == names[name] + 0.2
+        ]
+        assert [line.get_xdata().tolist() for line in dots] == [
+            numbers.rival_tests(method).tolist()
+        ]
+        assert dots[0].get_color() == drawn.get_color() == figures.LINES[method][0]
+
+
+def test_falls_saddle_and_networks_are_those_of_the_numbers():
+    fell = numbers.falls()
+    drawn = lines(figures.FALLS.draw())
+    assert drawn["natural gradient"][0] == [1, 1] and drawn["gradient"][0][0] == fell["gradient"][0]
+    saddle = lines(figures.SADDLE.draw())
+    for name, path in numbers.saddle_paths().items():
+        assert np.allclose(np.c_[saddle[numbers.METHODS[name]]], path)
+    x, y = saddle["solutions"]
+    assert np.allclose(x * y, 1)
+    panel = figures.UNBALANCED.draw().axes[0]
+    places = dict(
+        zip((t.get_text() for t in panel.get_yticklabels()), panel.get_yticks(), strict=True)
+    )
+    for line, balanced, doubled in zip(
+        panel.get_lines(),
+        numbers.unbalanced_ratios("balanced"),
+        numbers.unbalanced_ratios("doubled"),
+        strict=False,
+    ):
+        assert line.get_xdata().tolist() == [balanced, doubled]
+        assert line.get_ydata().tolist() == [places["balanced"], places["A twice"]]
+
+
+def test_four_matrices_stand_under_their_names():
+    for panel, (name, matrix) in zip(
+        figures.MATRICES.draw().axes, numbers.four_matrices().items(), strict=True
+    ):
+        assert panel.get_title() == name
+        assert np.allclose(panel.get_images()[0].get_array(), matrix)

@@ -948,3 +948,45 @@ def test_the_table_of_rivals_says_what_was_chosen(store):
     assert rows["AdamW"][:4] == ["never", "0.1, 0.9, 200", "never", "1, 0.9, 200"]
     assert rows["natural gradient"][1] == "0.1, 0.9, 0"  # the damping, not the batch
     assert rows["Muon"][4] == "0 [0, 0]"
+
+
+# ---- Pictures
+
+
+def test_no_direction_of_the_same_divergence_falls_as_far_as_the_natural_gradient():
+    """To first order the fall is the cosine with the natural gradient in the metric G."""
+    fell = numbers.falls()
+    assert fell["natural"] == [1.0] and len(fell["random"]) == 200
+    model, (x, t) = examples.network_of(), examples.random_batch(40, 3)
+    G = metrics.fisher(model, x, Categorical())
+    g = metrics.per_example_gradients(model, x, t, Categorical()).mean(0)
+    cosine = (g @ g) / ((g @ G @ g) * (g @ torch.linalg.pinv(G, rtol=1e-10) @ g)).sqrt()
+    assert fell["gradient"][0] == pytest.approx(float(cosine), rel=0.02)
+    assert max(fell["random"]) < fell["gradient"][0] < 0.9
+    plain = float((g @ g) / g.norm() / (g @ torch.linalg.pinv(G, rtol=1e-10) @ g).sqrt())
+    assert fell["gradient"][0] != pytest.approx(plain, rel=0.1)  # without the metric's length
+
+
+def test_the_saddle_holds_newton_and_not_the_natural_gradient():
+    """On w1 = w2 = w the loss is (w² - 1)² / 2; both matrices have [1, 1] as an eigenvector."""
+    paths = numbers.saddle_paths(1)
+    g = 2 * 0.1 * (0.1**2 - 1) / 2  # by w1, equal to that by w2
+    curvature = {"newton": 0.1**2 + (2 * 0.1**2 - 1), "natural": 2 * 0.1**2}
+    for name, found in paths.items():
+        assert found[0].tolist() == [0.1, 0.1]
+        wanted = 0.1 - 0.5 * g / (curvature[name] + 1e-3)
+        assert found[1].tolist() == close([wanted] * 2)
+    ends = {name: path[-1] for name, path in numbers.saddle_paths().items()}
+    assert ends["newton"].abs().max() < 1e-6
+    assert float(ends["natural"].prod()) == pytest.approx(1, abs=1e-3)
+    axis = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    assert numbers.saddle_loss(axis).tolist() == [[0.5, 0.5], [0.5, 4.5]]
+
+
+def test_of_four_matrices_one_is_the_fisher_matrix():
+    found = numbers.four_matrices()
+    assert list(found) == ["Fisher", "Gauss-Newton", "Hessian", "U"]
+    gaps = {name: numbers.distance(M, found["Fisher"]) for name, M in found.items()}
+    assert gaps["Gauss-Newton"] < 1e-11 and gaps["Hessian"] > 0.1 and gaps["U"] > 0.1
+    assert float(torch.linalg.eigvalsh(found["Hessian"])[0]) < -1e-3  # and U is no Hessian
+    assert float(torch.linalg.eigvalsh(found["U"])[0]) > -1e-12

@@ -148,7 +148,8 @@ def test_rivals_stand_under_their_names_in_both_panels():
 def test_falls_saddle_and_networks_are_those_of_the_numbers():
     fell = numbers.falls()
     drawn = lines(figures.FALLS.draw())
-    assert drawn["natural gradient"][0] == [1, 1] and drawn["gradient"][0][0] == fell["gradient"][0]
+    assert drawn["natural gradient"][0].tolist() == [1, 1]
+    assert drawn["gradient"][0][0] == fell["gradient"][0]
     saddle = lines(figures.SADDLE.draw())
     for name, path in numbers.saddle_paths().items():
         assert np.allclose(np.c_[saddle[numbers.METHODS[name]]], path)

@@ -917,6 +917,12 @@ def test_the_best_rival_is_beaten_seed_by_seed(store):
     assert numbers.rival_arrivals("adamw").median is None
     assert numbers.rival_arrivals("natural").median == 15
     assert numbers.rival_arrivals("unlabelled").median is None
+    assert numbers.arrived("sgd") == "50" and numbers.arrived("natural") == "15 (3 of 4)"
+    assert numbers.arrived("adamw", "seconds") == "never (1 of 4)"
+    assert numbers.arrived("natural", "seconds") == "1.88 (3 of 4)"
+    assert numbers.longer("natural") == "0.3" == numbers.longer("natural", "updates")
+    with pytest.raises(ValueError, match="half of the runs never arrive"):
+        numbers.longer("unlabelled")
     assert numbers.best_rival() == "sgd" and numbers.best_rival("test") == "adamw"
     # a tie is not ahead, and neither is a run that never arrives
     assert numbers.ahead("natural").tolist() == [False, True, False, True]
@@ -945,7 +951,12 @@ def test_the_table_of_rivals_says_what_was_chosen(store):
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == list(numbers.RIVALS.values())
     assert rows["SGD with momentum"][:2] == ["50", "0.1, 0.9, 20"]
-    assert rows["AdamW"][:4] == ["never", "0.1, 0.9, 200", "never", "1, 0.9, 200"]
+    assert rows["AdamW"][:4] == [
+        "never (1 of 4)",
+        "0.1, 0.9, 200",
+        "never (1 of 4)",
+        "1, 0.9, 200",
+    ]
     assert rows["natural gradient"][1] == "0.1, 0.9, 0"  # the damping, not the batch
     assert rows["Muon"][4] == "0 [0, 0]"
 

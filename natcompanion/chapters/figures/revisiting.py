@@ -26,7 +26,6 @@ from natcompanion.chapters.figures.style import (
 from natcompanion.chapters.figures.style import METHODS as LOOKS
 from natcompanion.chapters.numbers import revisiting as numbers
 from natcompanion.chapters.numbers.revisiting import landscape
-from natcompanion.chapters.numbers.searching import median_of
 from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
 
@@ -504,17 +503,16 @@ def draw_rivals() -> Figure:
     above.axhline(numbers.rival_target(), color="0.7", linewidth=1, zorder=0)
     below.set_yticks(range(len(LINES)), list(reversed(numbers.RIVALS.values())))
     label(above, "Training loss, median of the seeds", "updates")
-    label(below, "Test error where the validation loss is least", "per cent")
-    handles, texts = above.get_legend_handles_labels()
-    above.legend(handles[::-1], texts[::-1], fontsize=FONT["legend"], frameon=False)
+    label(below, "Test error", "per cent, where the validation loss is least")
+    legend_below(drawing, above, reverse=True)
     return drawing
 
 
 def describe_rivals() -> str:
     """Median updates and seconds, and mean test errors."""
     parts = [
-        f"{text} {median_of(numbers.rival_arrivals(method), whole=True)} updates, "
-        f"{_seconds(method)} seconds, test error {digits(numbers.rival_test(method).mean)} %"
+        f"{text} {numbers.arrived(method)} updates, {numbers.arrived(method, 'seconds')} seconds, "
+        f"test error {digits(numbers.rival_test(method).mean)} %"
         for method, text in numbers.RIVALS.items()
     ]
     return (
@@ -522,11 +520,6 @@ def describe_rivals() -> str:
         f"{numbers.rival_target():g} (grey line), and mean test error, each method at the "
         f"settings that its searches chose: {'; '.join(parts)}."
     )
-
-
-def _seconds(method: str) -> str:
-    found = median_of(numbers.rival_arrivals(method, "seconds"))
-    return found if isinstance(found, str) else digits(found)
 
 
 RIVALS = Drawing(draw_rivals, describe_rivals)

@@ -4,11 +4,11 @@ import numpy as np
 
 from natcompanion.chapters.experiments import Results
 from natcompanion.chapters.numbers.searching import Choice, Race, counted, median_of
-from natcompanion.chapters.show import Table
+from natcompanion.chapters.show import Table, digits
 from natcompanion.chapters.statistics import Arrivals, Interval, interval
 
 PLAIN = {"sgd": "SGD with momentum", "adamw": "AdamW", "muon": "Muon", "kfac": "K-FAC"}
-NATURAL = {"natural": "natural gradient", "unlabelled": "the same, unlabelled metric"}
+NATURAL = {"natural": "natural gradient", "unlabelled": "unlabelled metric"}
 RIVALS = PLAIN | NATURAL
 """The rivals, and the natural gradient with the metric of its batch and of unlabelled digits."""
 
@@ -30,6 +30,12 @@ def rival_choice(method: str, by: str = "updates") -> Choice:
     return _race(by).chosen(method)
 
 
+def rival_settings() -> int:
+    """Return how many settings the search tried, the same number for every method."""
+    (count,) = {rival_choice(method, by).searched for method in RIVALS for by in KEYS}
+    return count
+
+
 def rival_runs(method: str, by: str = "updates") -> Results:
     """Return the reported runs at that setting."""
     return _race(by).runs(method)
@@ -38,6 +44,28 @@ def rival_runs(method: str, by: str = "updates") -> Results:
 def rival_arrivals(method: str, by: str = "updates") -> Arrivals:
     """Return how many runs reach the target, and the median updates or seconds."""
     return _race(by).arrivals(method, KEYS[by])
+
+
+def arrived(method: str, by: str = "updates") -> str:
+    """Return the median updates or seconds to the target, and how many runs arrive if not all."""
+    found = rival_arrivals(method, by)
+    middle = median_of(found, whole=by == "updates")
+    text = middle if isinstance(middle, str) else digits(middle)
+    return text if found.arrived == found.n else f"{text} ({found.arrived} of {found.n})"
+
+
+def longer(method: str, by: str = "seconds") -> str:
+    """Return how many times as long as the best rival a method takes, as a ratio of medians.
+
+    Raises
+    ------
+    ValueError
+        If half of the runs of either never arrive.
+    """
+    own, other = (rival_arrivals(name, by).median for name in (method, best_rival(by)))
+    if own is None or other is None:
+        raise ValueError(f"{method}: half of the runs never arrive")
+    return f"{own / other:.2g}"
 
 
 def best_rival(by: str = "updates") -> str:
@@ -101,7 +129,6 @@ def rival_curve(method: str) -> tuple[np.ndarray, np.ndarray]:
 
 def rivals_table() -> Table:
     """Return updates, seconds and test error of every method, each with what its search chose."""
-    (settings,) = {rival_choice(method, by).searched for method in RIVALS for by in KEYS}
     (seeds,) = {len(rival_runs(method, by)) for method in RIVALS for by in KEYS}
     return Table(
         ["method", "median updates", "at", "median seconds", "at", "test, %", "at"],
@@ -109,16 +136,16 @@ def rivals_table() -> Table:
         f"Updates and processor seconds to a training loss of {rival_target():g}, and test error "
         f"(mean, 95 % interval) where the validation loss is least; {seeds} seeds. At: step size, "
         "momentum, and batch or, with a metric, damping, the best of "
-        f"{settings} on two other seeds for each comparison.",
+        f"{rival_settings()} on two other seeds for each comparison.",
     )
 
 
 def _row(method: str, name: str) -> list:
     return [
         name,
-        median_of(rival_arrivals(method), whole=True),
+        arrived(method),
         _setting(method, "updates"),
-        median_of(rival_arrivals(method, "seconds")),
+        arrived(method, "seconds"),
         _setting(method, "seconds"),
         str(rival_test(method)),
         _setting(method, "test"),

@@ -371,13 +371,30 @@ COSTS = {
 }
 
 
+@pytest.fixture
+def search(write):
+    """Return a function that stores a search: for each step size the last costs of its seeds."""
+
+    def searched(data: str, method: str, ends: dict[float, tuple[float, ...]]) -> None:
+        for rate, values in ends.items():
+            for seed, end in enumerate(values, 100):
+                settings = {"method": method, "rate": rate, "taus": [0.01, 0.1]}
+                values = {"sharp_mean": [7.0 - end, end]}
+                write(f"rfim_figure5.{data}_tuning", seed, values, **settings)
+
+    return searched
+
+
 @pytest.fixture(params=["digits", "fashion"])
-def trained(request, write):
-    """Two seeds of each method at one step size, and SGD at three: .03 and .1 tie in the mean."""
+def trained(request, write, search):
+    """Two reported seeds of each method at the step size that its search chose, and SGD at two
+    more, which end lower there.
+    """
     data = request.param
-    others = {0.1: (4.0, 4.0), 0.3: (2.0, 8.0)}
+    for method in MEANS:
+        search(data, method, {0.01: (3.0, 4.0), 0.03: (2.0, 1.0), 0.1: (1.0, 2.0), 0.3: (1.0, inf)})
     points = [(method, 0.03, MEANS[method]) for method in MEANS]
-    points += [("sgd", rate, means) for rate, means in others.items()]
+    points += [("sgd", rate, (0.1, 0.1)) for rate in (0.1, 0.3)]
     for method, rate, means in points:
         for seed in (0, 1):
             values = {
@@ -393,29 +410,29 @@ def trained(request, write):
     return data
 
 
-def test_the_step_size_is_that_of_least_mean_cost_and_of_ties_the_least(trained):
+def test_the_step_size_is_chosen_on_the_tuning_seeds_and_of_ties_the_least(trained):
     assert rfim.rate(trained, "sgd") == 0.03
-    runs = rfim.stored(f"rfim_figure5.{trained}")
-    larger = type(runs)(
-        "rfim_figure5", trained, tuple(r for r in runs if r.settings["rate"] > 0.05)
-    )
-    assert rfim.best_rate(larger, "sgd") == 0.1
     assert rfim.sharp(trained, "sgd").tolist() == [3, 5]
+    assert (rfim.searched(trained), rfim.tuning_seeds(trained)) == (4, 2)
 
 
-def test_a_step_size_that_diverges_is_never_the_best(write):
-    for rate, mean in ((0.1, 2.0), (0.3, inf)):
-        values = {"sharp_mean": [0.0, mean]}
-        settings = {"method": "rngd", "rate": rate, "taus": [0.01, 0.1]}
-        write("rfim_figure5.digits", 0, values, **settings)
+def test_a_step_size_that_diverges_on_one_seed_is_not_chosen(search):
+    search("digits", "rngd", {0.1: (2.0, 2.0), 0.3: (0.1, inf)})
     assert rfim.rate("digits", "rngd") == 0.1
+    assert rfim.chosen("digits", "rngd").edges == ("rate",)
 
 
-def test_a_step_size_with_more_seeds_is_judged_by_its_mean(write):
-    for rate, seed, mean in ((0.1, 0, 2.0), (0.2, 0, 1.5), (0.2, 1, 1.5)):
-        settings = {"method": "rngd", "rate": rate, "taus": [0.01, 0.1]}
-        write("rfim_figure5.digits", seed, {"sharp_mean": [0.0, mean]}, **settings)
+def test_the_mean_over_the_tuning_seeds_is_geometric(search):
+    search("digits", "rngd", {0.1: (2.0, 2.0), 0.2: (0.1, 5.0), 0.3: (9.0, 9.0)})
     assert rfim.rate("digits", "rngd") == 0.2
+    assert rfim.chosen("digits", "rngd").edges == ()
+
+
+def test_edges_of_the_search_are_named(write, search):
+    for method, best_of in (("sgd", 0.1), ("adam", 0.2), ("rngd", 0.3)):
+        search("digits", method, {rate: (1.0 + (rate != best_of),) for rate in (0.1, 0.2, 0.3)})
+        write("rfim_figure5.digits", 0, {}, method=method, rate=best_of)
+    assert rfim.at_an_edge("digits") == "SGD, RNGD"
 
 
 def test_costs_are_geometric_means_over_the_seeds(trained):
@@ -431,7 +448,8 @@ def test_costs_are_geometric_means_over_the_seeds(trained):
     assert rfim.normalized_cost(trained, 10) == approx(5)
 
 
-def test_costs_are_kept_between_a_millionth_and_ten(write):
+def test_costs_are_kept_between_a_millionth_and_ten(write, search):
+    search("digits", "sgd", {0.1: (1.0,)})
     values = {"curve": [50.0, 1e-9], "sharp_mean": [1.0]}
     settings = {"method": "sgd", "rate": 0.1, "taus": [0.1], "smooth": 10}
     write("rfim_figure5.digits", 0, values, **settings)
@@ -486,10 +504,11 @@ def test_claims_on_fashion(trained):
     assert mean_of(ratio) == approx(geometric(2 / most[1], 4 / most[0]))
 
 
-def test_a_tie_of_sharp_ratios_is_no_win(write):
+def test_a_tie_of_sharp_ratios_is_no_win(write, search):
     for method in MEANS:
-        values = {"sharp_mean": [1.0], "sharp_std": [1.0]}
-        settings = {"method": method, "rate": 0.1, "taus": [0.1]}
+        search("digits", method, {0.1: (1.0,)})
+        values = {"sharp_mean": [9.0, 1.0], "sharp_std": [9.0, 1.0]}
+        settings = {"method": method, "rate": 0.1, "taus": [0.01, 0.1]}
         write("rfim_figure5.digits", 0, values, **settings)
     assert rfim.sharp_wins().tolist() == [0]
 

@@ -2,13 +2,13 @@
 reported.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from natcompanion.chapters.experiments import Results
+from natcompanion.chapters.experiments import Result, Results
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.statistics import Arrivals, arrivals, best, ratio_interval, times
 
@@ -26,10 +26,14 @@ class Choice:
 
 
 def choice(
-    tuning: Results, method: str, key: str, names: Sequence[str], zero: Sequence[str] = ()
+    tuning: Results,
+    method: str,
+    key: str | Callable[[Result], float | None],
+    names: Sequence[str],
+    zero: Sequence[str] = (),
 ) -> Choice:
     """Return the setting of a method with the least geometric mean of ``key`` over the tuning
-    seeds.
+    seeds; a key may also be a function of a record.
 
     A setting with a seed that has no value (None) comes after all others, and of settings that are
     equal but for rounding the first is taken. ``edges`` names the settings of which the chosen
@@ -45,7 +49,7 @@ def choice(
     seeds: dict[tuple, set] = {}
     for record in tuning.select(method=method):
         point = tuple(record.settings[name] for name in names)
-        found.setdefault(point, []).append(record[key])
+        found.setdefault(point, []).append(key(record) if callable(key) else record[key])
         seeds.setdefault(point, set()).add(record.seed)
     if len({frozenset(each) for each in seeds.values()}) != 1:
         raise ValueError(f"{method}: settings were tried on different seeds")

@@ -7,6 +7,7 @@ import numpy as np
 
 from natcompanion.chapters.experiments import Result, Results
 from natcompanion.chapters.numbers import stored
+from natcompanion.chapters.numbers.searching import Choice, choice
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Interval, best, interval, median, ratio_interval
 
@@ -28,25 +29,28 @@ NORMALIZED = ("sgd_bna", "sgd_bnb", "adam_bna", "adam_bnb")
 # ---- Runs at the chosen step sizes
 
 
-def best_rate(results: Results, method: str) -> float:
-    """The step size with the least mean cost over the last tenth of the training; of ties the
-    least.
+def chosen(data: str, method: str) -> Choice:
+    """The step size with the least mean cost over the last tenth of the training, found on the
+    tuning seeds; of ties the least. One that diverges there is not chosen.
     """
-    rates = sorted({r.settings["rate"] for r in results if r.settings["method"] == method})
-    ends = [_sharp(results.select(method=method, rate=rate), "mean").mean() for rate in rates]
-    return best(zip(rates, ends, strict=True))
+    return choice(stored(f"rfim_figure5.{data}_tuning"), method, _finite_end, ("rate",))
 
 
-def _sharp(results: Results, key: str) -> np.ndarray:
-    """Return mean or std of the costs over the last tenth, the largest share, for each seed."""
-    shares = results.records[0].settings["taus"]
-    return results.values(f"sharp_{key}")[:, shares.index(max(shares))]
+def _finite_end(record: Result) -> float | None:
+    end = record["sharp_mean"][_last_tenth(record)]
+    return end if math.isfinite(end) else None
+
+
+def _last_tenth(record: Result) -> int:
+    """Return the place of the last tenth, the largest share, in a record's sharp ratios."""
+    shares = record.settings["taus"]
+    return shares.index(max(shares))
 
 
 def trained(data: str, method: str) -> Results:
-    """The stored runs of a method at its best step size."""
+    """The reported runs of a method, at the step size that the search chose."""
     runs = stored(f"rfim_figure5.{data}")
-    return runs.select(method=method, rate=best_rate(runs, method))
+    return runs.select(method=method, **chosen(data, method).settings)
 
 
 def methods(data: str, among: Sequence[str] = tuple(TRAINERS)) -> list[str]:
@@ -56,13 +60,31 @@ def methods(data: str, among: Sequence[str] = tuple(TRAINERS)) -> list[str]:
 
 
 def rate(data: str, method: str) -> float:
-    """The best step size of a method."""
-    return trained(data, method).records[0].settings["rate"]
+    """The step size that the search chose."""
+    return chosen(data, method).settings["rate"]
+
+
+def searched(data: str) -> int:
+    """Number of step sizes that every method tried."""
+    (count,) = {chosen(data, method).searched for method in methods(data)}
+    return count
+
+
+def tuning_seeds(data: str) -> int:
+    """Number of seeds on which every step size was tried."""
+    return len({record.seed for record in stored(f"rfim_figure5.{data}_tuning")})
+
+
+def at_an_edge(data: str) -> str:
+    """The methods whose chosen step size is the least or the greatest that was tried."""
+    found = [TRAINERS[name] for name in methods(data) if chosen(data, name).edges]
+    return ", ".join(found) or "none"
 
 
 def sharp(data: str, method: str, key: str = "mean") -> np.ndarray:
     """Mean or std of the mini-batch costs over the last tenth of the training, for each seed."""
-    return _sharp(trained(data, method), key)
+    runs = trained(data, method)
+    return runs.values(f"sharp_{key}")[:, _last_tenth(runs.records[0])]
 
 
 def sharp_table(data: str) -> Table:

@@ -49,6 +49,24 @@ def test_the_loss_around_the_weights_is_that_of_the_bent_relu():
         assert np.allclose(levels, np.quantile(loss, shares), rtol=1e-4) == alike
 
 
+def test_the_picture_of_a_layer_is_its_metric_with_its_zeros():
+    for layer, inputs, rank in (("tanh", 1, 3), ("tanh", 3, 9), ("softmax", 1, 2)):
+        metric, spectrum = figures.draw_layer(layer, inputs).axes
+        assert np.array_equal(metric.images[0].get_array(), numbers.layer_metric(layer, inputs))
+        above, zero = spectrum.get_lines()
+        assert (len(above.get_xdata()), len(zero.get_xdata())) == (rank, 9 - rank)
+    assert "6 of 9 eigenvalues" in figures.describe_layer("softmax", 100)
+
+
+def test_the_slope_and_nu_are_drawn_under_their_own_names():
+    curves = lines(figures.draw_slope("elu", 0.7))
+    _, slope, nu = numbers.slope_and_nu("elu", 0.7)
+    assert np.array_equal(curves["slope (the chain rule)"][1], slope)
+    assert np.array_equal(curves[r"$\nu$ (as printed)"][1], nu)
+    assert "are equal" in figures.describe_slope("hard relu", 1.0)
+    assert "differ by up to 1.0." in figures.describe_slope("hard relu", 0.7)
+
+
 def test_ranks_and_their_bounds_are_told_apart():
     found = numbers.ranks("second", "relu")
     curves = lines(figures.draw_ranks("second", "relu"))

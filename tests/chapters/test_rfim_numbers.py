@@ -528,10 +528,11 @@ def test_step_times_are_in_units_of_sgd(write):
             seed,
             {**dict.fromkeys(rfim.STEPS, 3.0), "sgd": sgd, "rngd": rngd},
         )
-    assert rfim.step_time("rngd") == 4.5 and rfim.step_time("sgd") == 1
-    assert rfim.step_time_interval("rngd").mean == approx(geometric(2, 4, 5, 20))
+    assert rfim.step_time("rngd") == approx(geometric(2, 4, 5, 20))
+    assert rfim.step_time("rngd") == rfim.step_time_interval("rngd").mean
+    assert rfim.step_time("sgd") == 1
     assert rfim.epoch_seconds().mean == approx(0.55 * 35 / 4)
-    assert cells(rfim.step_table())[4] == ["RNGD, T = 100", "4.50"]
+    assert cells(rfim.step_table())[4] == ["RNGD, T = 100", "5.32"]
 
 
 def test_settings_of_rngd(write):
@@ -543,6 +544,40 @@ def test_settings_of_rngd(write):
     assert x.tolist() == [10, 20] and costs.tolist() == [10, 1e-6]
     assert rfim.diverges(rfim.setting(0.2, 10, 0.9))
     assert rfim.identity_left(0.5, 3) == 12.5
+
+
+# ---- A layer, and two
+
+
+def test_a_tanh_layer_has_blocks_and_a_softmax_layer_a_kernel():
+    tanh, softmax = (rfim.layer_metric(kind, 20) for kind in ("tanh", "softmax"))
+    off = torch.block_diag(*[torch.ones(3, 3)] * 3) == 0
+    assert (tanh[off] == 0).all() and not (softmax[off] == 0).any()
+    assert int((rfim.metric_eigenvalues(tanh) > 0).sum()) == 9
+    assert int((rfim.metric_eigenvalues(softmax) > 0).sum()) == 6
+    alike = torch.cat([torch.eye(3, dtype=torch.float64)] * 3)  # the same change of all classes
+    assert (softmax @ alike).abs().max() < 1e-15
+    assert (tanh @ alike).abs().max() > 0.01
+
+
+def test_eigenvalues_are_in_units_of_the_largest():
+    G = torch.diag(torch.tensor([1.0, 4.0, 1e-14], dtype=torch.float64))
+    assert rfim.metric_eigenvalues(G).tolist() == [1, 0.25, 0]
+
+
+@pytest.mark.parametrize(
+    ("activation", "sigma", "error"),
+    [
+        ("tanh", 1.5, 0.0),
+        ("sigmoid", 0.7, 0.0),
+        ("hard relu", 1.0, 0.0),
+        ("hard relu", 0.5, 3.0),  # 1 / 0.25 - 1
+        ("relu, ω = 0.3", 1.0, 0.25),  # s - s^2 at one half
+        ("elu", 1.0, 0.25),  # e^a - e^2a at one half
+    ],
+)
+def test_nu_is_the_slope_for_three_activations_alone(activation, sigma, error):
+    assert rfim.slope_error(activation, sigma) == approx(error, abs=1e-4)
 
 
 # ---- One neuron

@@ -82,7 +82,7 @@ MACHINE = PageFigure(
     },
 )
 
-LINES = METHODS | {"plain": (colour("sgd"), "-")}
+LINES = METHODS | {"plain": METHODS["sgd"]}
 
 
 def draw_machine(method: str, step: int) -> Figure:

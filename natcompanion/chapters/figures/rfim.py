@@ -370,6 +370,83 @@ NU = Drawing(
     labels={"omega": "ω of relu", "iota": "ι of relu", "alpha": "α of elu"},
 )
 
+# ---- Sections 3.2 and 3.3
+
+ZERO = 1e-6
+"""Where an eigenvalue of 0 is drawn on a logarithmic axis."""
+
+
+def draw_layer(layer: str, samples: int) -> Figure:
+    """The metric of a layer, entry by entry, and its eigenvalues; those that are 0 lie at the
+    bottom.
+    """
+    G = numbers.layer_metric(layer, samples)
+    values = numbers.metric_eigenvalues(G)
+    drawing, (matrix, spectrum) = figure(3.4, columns=2, width_ratios=[1, 1.1])
+    most = float(G.abs().max())
+    matrix.imshow(G.numpy(), cmap="RdBu", vmin=-most, vmax=most, interpolation="nearest")
+    for edge in (2.5, 5.5):
+        matrix.axhline(edge, color="0.4", linewidth=0.8)
+        matrix.axvline(edge, color="0.4", linewidth=0.8)
+    matrix.set_xticks([1, 4, 7], ["1", "2", "3"])
+    matrix.set_yticks([1, 4, 7], ["1", "2", "3"])
+    label(matrix, "Metric", "weights of unit", "weights of unit")
+    place = np.arange(1, len(values) + 1)
+    zero = (values == 0).numpy()
+    spectrum.semilogy(place[~zero], values[~zero], "o", color=BLUE)
+    spectrum.semilogy(place[zero], np.full(zero.sum(), ZERO), "o", mfc="white", color=VERMILLION)
+    spectrum.set(ylim=(ZERO / 3, 4), xlim=(0.5, 9.5), xticks=[1, 3, 5, 7, 9])
+    spectrum.set_yticks([ZERO, 1e-4, 1e-2, 1], ["0", "0.0001", "0.01", "1"])
+    spectrum.minorticks_off()
+    label(spectrum, "Eigenvalues / largest", "number")
+    return drawing
+
+
+def describe_layer(layer: str, samples: int) -> str:
+    """How many eigenvalues are above 0."""
+    values = numbers.metric_eigenvalues(numbers.layer_metric(layer, samples))
+    held = "input" if samples == 1 else "inputs"
+    return (
+        f"Metric of a layer ({numbers.KINDS[layer]}, two inputs and a bias), mean over {samples} "
+        f"{held}: {int((values > 0).sum())} of {len(values)} eigenvalues are above 0."
+    )
+
+
+LAYER = Drawing(
+    draw=draw_layer,
+    describe=describe_layer,
+    grid={"layer": list(numbers.KINDS), "samples": [1, 2, 3, 10, 100]},
+    start={"layer": "softmax", "samples": 100},
+    labels={"samples": "inputs"},
+)
+
+
+def draw_slope(activation: str, sigma: float) -> Figure:
+    """The slope of an activation, and nu, which Eq. 26 prints in its place."""
+    a, slope, nu = numbers.slope_and_nu(activation, sigma)
+    drawing, (panel,) = figure(3.6)
+    panel.plot(a, slope, "-", color=BLUE, linewidth=4, label="slope (the chain rule)")
+    panel.plot(a, nu, "--", color=VERMILLION, linewidth=2.2, label=r"$\nu$ (as printed)")
+    panel.set(xlim=(-4, 4), ylim=(-0.05, max(1.6, 1.25 * float(nu.max()))))
+    label(panel, f"{activation}, σ = {sigma:g}", "input of the neuron", "", "upper left")
+    return drawing
+
+
+def describe_slope(activation: str, sigma: float) -> str:
+    """How far the two are apart."""
+    error = numbers.slope_error(activation, sigma)
+    far = f"differ by up to {two_digits(error)}" if error else "are equal"
+    return f"Slope and ν of {activation} with σ = {sigma:g} {far}."
+
+
+SLOPE = Drawing(
+    draw=draw_slope,
+    describe=describe_slope,
+    grid={"activation": list(numbers.BENDS), "sigma": [0.7, 1.0, 1.5]},
+    start={"activation": "relu, ω = 0.3", "sigma": 1.0},
+    labels={"sigma": "σ"},
+)
+
 # ---- Section 4
 
 
@@ -535,7 +612,8 @@ def describe_figure5(data: str, axis: str, against: str) -> str:
         parts.append(text + (time if axis == "seconds" else ""))
     return (
         f"{DATA[data]}: cost of the mini-batches halfway and at the end of {steps} iterations, "
-        f"each method at its best step size: {'; '.join(parts)}. Bands are the range of the seeds."
+        f"each method at the step size that its search chose: {'; '.join(parts)}. "
+        "Bands are the range of the seeds."
     )
 
 

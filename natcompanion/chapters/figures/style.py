@@ -14,8 +14,8 @@ YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 """The palette of Okabe and Ito."""
 
 METHODS = {
-    "sgd": (VERMILLION, ":"),
-    "momentum": (VERMILLION, "-"),
+    "sgd": (VERMILLION, "-"),
+    "momentum": (VERMILLION, "--"),
     "adam": (ORANGE, "-"),
     "rmsprop": (ORANGE, "-"),
     "muon": (PURPLE, "-"),

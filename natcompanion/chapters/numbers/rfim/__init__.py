@@ -4,5 +4,6 @@ from natcompanion.chapters.numbers.rfim.advantages import *
 from natcompanion.chapters.numbers.rfim.digits import *
 from natcompanion.chapters.numbers.rfim.light import *
 from natcompanion.chapters.numbers.rfim.neuron import *
+from natcompanion.chapters.numbers.rfim.parts import *
 from natcompanion.chapters.numbers.rfim.rivals import *
 from natcompanion.chapters.numbers.rfim.training import *

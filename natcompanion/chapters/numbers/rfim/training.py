@@ -9,7 +9,7 @@ from natcompanion.chapters.experiments import Result, Results
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.searching import Choice, choice
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import Interval, best, interval, median, ratio_interval
+from natcompanion.chapters.statistics import Interval, best, interval, ratio_interval
 
 TRAINERS = {
     "sgd": "SGD",
@@ -190,14 +190,16 @@ def _step_ratios(way: str) -> np.ndarray:
     return runs.values(way) / runs.values("sgd")
 
 
-def step_time(way: str) -> float:
-    """Processor time of an iteration in units of SGD's, median of the repetitions."""
-    return median(_step_ratios(way))
-
-
 def step_time_interval(way: str) -> Interval:
-    """The same with its interval, geometric mean."""
+    """Processor time of an iteration in units of SGD's, geometric mean of the repetitions with its
+    interval.
+    """
     return ratio_interval(_step_ratios(way))
+
+
+def step_time(way: str) -> float:
+    """The same without the interval."""
+    return step_time_interval(way).mean
 
 
 def step_table() -> Table:
@@ -206,7 +208,7 @@ def step_table() -> Table:
         ["way of training", "times SGD"],
         [[text, step_time(way)] for way, text in STEPS.items()],
         "Processor time of an iteration, in units of that of SGD: one thread, batch 100, amortized"
-        " over a period; medians.",
+        " over a period; geometric means.",
     )
 
 

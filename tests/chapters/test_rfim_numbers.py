@@ -471,6 +471,7 @@ def test_table_of_sharp_ratios(trained):
     assert [row[0] for row in rows] == list(rfim.TRAINERS.values())
     assert rows[0] == ["SGD", "0.03", "4.00", "4.25", "5.5 %"]
     assert rows[1] == ["Adam", "0.03", "8.50", "12.5", "6.5 %"]
+    assert rfim.test_error(trained, "adam") == 6.5
     assert ("Fashion" in rfim.sharp_table(trained).caption) == (trained == "fashion")
 
 

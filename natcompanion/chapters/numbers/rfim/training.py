@@ -87,13 +87,18 @@ def sharp(data: str, method: str, key: str = "mean") -> np.ndarray:
     return runs.values(f"sharp_{key}")[:, _last_tenth(runs.records[0])]
 
 
+def test_error(data: str, method: str) -> float:
+    """Percentage of errors on the test images at the end, mean of the seeds."""
+    return float(trained(data, method).values("test_error")[:, -1].mean())
+
+
 def sharp_table(data: str) -> Table:
     """Step size, sharp ratio and test error of each method."""
     rows = []
     for name in methods(data):
         mean, std = (float(sharp(data, name, key).mean()) for key in ("mean", "std"))
-        error = float(trained(data, name).values("test_error")[:, -1].mean())
-        rows.append([TRAINERS[name], f"{rate(data, name):g}", mean, std, f"{error:.1f} %"])
+        error = f"{test_error(data, name):.1f} %"
+        rows.append([TRAINERS[name], f"{rate(data, name):g}", mean, std, error])
     caption = {
         "digits": "4,000 digits: mean and standard deviation of the mini-batch cost over the last"
         " tenth of the training (the paper's τ-sharp ratio, τ = 0.1), and test error at the end;"

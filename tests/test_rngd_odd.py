@@ -191,6 +191,46 @@ def test_norms_after_the_activation_and_both_modes(norm, training):
     assert torch.isfinite(flat(model)).all() and not torch.equal(flat(model), before)
 
 
+class Block(nn.Module):
+    """A norm, an activation that has no metric, and a residual sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        h = self.norm(self.a(x))
+        return self.out(h + F.gelu(self.b(h)))
+
+
+def test_a_metric_of_linear_layers_needs_no_activation():
+    model = made(Block)
+    with pytest.warns(UserWarning, match="module 'a', its output goes into"):
+        default = RNGD(model, 0.1)
+    assert set(default.plain) == {"a", "b", "norm"}  # the control: all but the last layer
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5, eps=0.2, blocks="linear")
+    assert set(optimizer.plain) == {"norm"}
+    h = model.norm(model.a(X)).detach()
+    received = {"a": X, "b": h, "out": h + F.gelu(model.b(h)).detach()}
+    backward(model)
+    before = copy.deepcopy(model)
+    optimizer.step()
+    for name, x in received.items():
+        old, new, metric = before.get_submodule(name), model.get_submodule(name), 0
+        for row in x:  # by brute force, one example after the other
+            extended = torch.cat([row, torch.ones(1)])
+            metric = metric + torch.outer(extended, extended) / len(x)
+        metric = 0.5 * torch.eye(len(metric)) + 0.5 * (metric + 0.2 * torch.eye(len(metric)))
+        torch.testing.assert_close(optimizer.metric(name), metric)
+        g = torch.cat([new.weight.grad, new.bias.grad[:, None]], 1)
+        step = 0.1 * torch.linalg.solve(metric, g.mT).mT
+        torch.testing.assert_close(new.weight, old.weight - step[:, :-1])
+        torch.testing.assert_close(new.bias, old.bias - step[:, -1])
+        assert not torch.allclose(new.weight, old.weight - 0.1 * new.weight.grad)
+    torch.testing.assert_close(model.norm.weight, before.norm.weight - 0.1 * model.norm.weight.grad)
+
+
 def test_one_example_without_a_batch_is_a_batch_of_one():
     models = [mlp(), mlp()]
     for model, x, t in zip(models, (X[0], X[:1]), (T[0], T[:1]), strict=True):

@@ -49,6 +49,11 @@ class RNGD(Preconditioned):
     output meets a norm, a residual sum or an unknown activation, layers that share parameters or
     are used twice. ``plain`` lists them, and a warning says so if that is over half of the model.
 
+    So by default a network with norms (a ResNet, a transformer) is trained by plain gradient
+    descent. ``blocks="linear"`` is for these: every layer then has the metric of a linear one, that
+    of its inputs, which what follows has no part in. It is large where a layer has thousands of
+    inputs: ``memory_limit`` guards it, and ``parameters`` can leave a layer to another optimizer.
+
     Parameters
     ----------
     model : Module
@@ -141,6 +146,12 @@ class RNGD(Preconditioned):
     ...     optimizer.step()
     >>> {name: tuple(optimizer.metric(name).shape) for name in optimizer.blocks}
     {'0': (5, 5), '2': (6, 9, 9), '4': (7, 7)}
+
+    With a norm between them, both layers need the metric of a linear one:
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    >>> RNGD(model, lr=0.1, blocks="linear").plain
+    {'1': 'a LayerNorm has no metric here'}
     """
 
     def __init__(

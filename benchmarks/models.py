@@ -2,20 +2,36 @@
 
     python benchmarks/models.py [MODEL ...] [--threads 1]
 
-The architectures are those of the packages, at sizes that one processor core trains: random
-weights, random data, batches of 32, float32, every option of an optimizer but the step size at its
-default; K-FAC renews its factors, from one drawn label, once. Printed are the processor seconds of
-100 updates, beside SGD's, and the share of the parameters that takes plain steps because an
-optimizer has no metric for it. Needs the packages:
+The architectures are those of the packages, whole, with random weights. Only the inputs are small,
+so that one processor core trains them: batches of 32, images of 32 and 64 pixels (resnet18) and of
+16 (ViT, U-Net), 28 as in the MNIST example, sentences of 16 tokens; ViT and GPT-2 have 6 layers of
+width 192. Random data, float32. Every option but the step size is at its default, except that K-FAC
+draws one label per example (by default it takes the expectation, which sends as many columns back
+as a batch has outputs: 10 for ten classes, 16,000 for GPT-2), and "RNGD linear" gives every layer
+the metric of a linear one, ``blocks="linear"``, which needs no activation.
+
+Every optimizer trains a copy of the model, and they take turns of 10 updates: the same noise for
+all. A first update, which is not timed, makes the statistics. Then there are three turns without a
+renewal, and one with it. Printed are
+
+    100 updates    processor time beside SGD's, with the renewals in their proportion: nine turns
+                   without (the median of them) and one with. PRONG and RNGD have the default
+                   period of 100, and K-FAC renews its factors as often
+    update         a turn without a renewal, beside SGD's
+    plain          share of the parameters that takes plain steps, for want of a metric
+
+Needs the packages:
 
     pip install torchvision transformers diffusers
 """
 
 import argparse
+import copy
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -25,7 +41,7 @@ from natcompanion.likelihoods import Categorical, Gaussian
 from natcompanion.optim import KFAC, PRONG, RNGD
 
 BATCH = 32
-PERIOD = 100
+PERIOD, TURN, TURNS = 100, 10, 3
 
 
 @dataclass
@@ -69,16 +85,16 @@ def mnist_example() -> Case:
     return Case(model, x, loss, Categorical())
 
 
-def resnet18() -> Case:
-    """Return torchvision's resnet18 on images of 32 pixels."""
+def resnet18(pixels: int = 32) -> Case:
+    """Return torchvision's resnet18 on small images."""
     from torchvision.models import resnet18 as network
 
-    x, loss = labelled(10, 3, 32, 32)
+    x, loss = labelled(10, 3, pixels, pixels)
     return Case(network(num_classes=10), x, loss, Categorical())
 
 
 def vit() -> Case:
-    """Return a vision transformer of 6 layers, width 192, with patches of 4 pixels."""
+    """Return a vision transformer of 6 layers, width 192, with patches of 4 of the 16 pixels."""
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
@@ -86,24 +102,24 @@ def vit() -> Case:
         num_hidden_layers=6,
         num_attention_heads=3,
         intermediate_size=768,
-        image_size=32,
+        image_size=16,
         patch_size=4,
         num_labels=10,
     )
-    x, loss = labelled(10, 3, 32, 32)
+    x, loss = labelled(10, 3, 16, 16)
     model = ViTForImageClassification(config)
     return Case(model, x, loss, Categorical(), lambda made: made.logits)
 
 
 def gpt2() -> Case:
-    """Return GPT-2 with 6 layers, width 192 and 32 positions; 1,000 tokens."""
+    """Return GPT-2 with 6 layers, width 192 and 16 positions; 1,000 tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        n_layer=6, n_embd=192, n_head=3, n_positions=32, vocab_size=1000, use_cache=False
+        n_layer=6, n_embd=192, n_head=3, n_positions=16, vocab_size=1000, use_cache=False
     )
-    x = torch.randint(1000, (BATCH, 32))
-    t = torch.randint(1000, (BATCH, 32))
+    x = torch.randint(1000, (BATCH, 16))
+    t = torch.randint(1000, (BATCH, 16))
 
     def loss(out: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(out.flatten(0, 1), t.flatten())
@@ -137,43 +153,102 @@ def unet() -> Case:
 CASES = {
     "MNIST example": mnist_example,
     "resnet18": resnet18,
+    "resnet18 at 64 pixels": lambda: resnet18(64),
     "ViT": vit,
     "GPT-2": gpt2,
     "U-Net": unet,
 }
 
 
-def optimizers(case: Case) -> dict[str, Callable[[], torch.optim.Optimizer]]:
-    """Return how each optimizer is made for a model."""
-    model, lr = case.model, 1e-4
-    return {
-        "SGD": lambda: torch.optim.SGD(model.parameters(), lr=lr),
-        "PRONG": lambda: PRONG(model, lr=lr, period=PERIOD),
-        "RNGD": lambda: RNGD(model, lr=lr, period=PERIOD),
-        "K-FAC": lambda: KFAC(model, case.likelihood, lr=lr, draws=1, output=case.output),
-    }
+class Contestant:
+    """One optimizer on a copy of a model, and the processor time of its turns."""
+
+    def __init__(self, name: str, make: Callable[[Case], Any], case: Case) -> None:
+        self.name, self.case = name, Case(**vars(case) | {"model": copy.deepcopy(case.model)})
+        self.times: list[float] = []
+        self.refused = ""
+        try:
+            self.optimizer = make(self.case)
+        except ValueError as error:
+            self.refused = str(error)
+
+    def update(self, steps: int | None = None) -> None:
+        """Make one update, after so many; a multiple of the period is when statistics are renewed.
+
+        RNGD renews at the end of a period, the others at its beginning.
+        """
+        if steps is not None:
+            if isinstance(self.optimizer, KFAC):
+                self.optimizer.refresh(self.case.x)
+            for group in self.optimizer.param_groups:
+                group["steps"] = steps - isinstance(self.optimizer, RNGD)
+        self.optimizer.zero_grad()
+        self.case.value().backward()
+        self.optimizer.step()
+
+    def turn(self, *, renewing: bool) -> None:
+        """Make some updates."""
+        start = time.process_time()
+        self.update(2 * PERIOD if renewing else None)
+        for _ in range(TURN - 1):
+            self.update()
+        self.times.append(time.process_time() - start)
+
+    @property
+    def ordinary(self) -> float:
+        """The time of a turn without a renewal."""
+        return median(self.times[:TURNS])
+
+    @property
+    def whole(self) -> float:
+        """The time of a period."""
+        return (PERIOD // TURN - 1) * self.ordinary + self.times[TURNS]
+
+    @property
+    def plain(self) -> float:
+        """The share of the parameters that takes plain steps."""
+        if not hasattr(self.optimizer, "plain"):
+            return 1.0
+        modules, plain = dict(self.case.model.named_modules()), self.optimizer.plain
+        sizes = {p: p.numel() for p in self.case.model.parameters()}
+        own = {p for name in plain for p in modules[name].parameters(recurse=False)}
+        return sum(sizes[p] for p in own) / sum(sizes.values())
 
 
-def seconds(case: Case, optimizer: torch.optim.Optimizer) -> float:
-    """Return the processor seconds of ``PERIOD`` updates, renewals included."""
-    start = time.process_time()
-    for step in range(PERIOD):
-        if isinstance(optimizer, KFAC) and step == 0:
-            optimizer.refresh(case.x)
-        optimizer.zero_grad()
-        case.value().backward()
-        optimizer.step()
-    return time.process_time() - start
+LR = 1e-4
+OPTIMIZERS: dict[str, Callable[[Case], Any]] = {
+    "SGD": lambda case: torch.optim.SGD(case.model.parameters(), lr=LR),
+    "PRONG": lambda case: PRONG(case.model, lr=LR),
+    "RNGD": lambda case: RNGD(case.model, lr=LR),
+    "RNGD linear": lambda case: RNGD(case.model, lr=LR, blocks="linear"),
+    "K-FAC": lambda case: KFAC(case.model, case.likelihood, lr=LR, draws=1, output=case.output),
+}
 
 
-def plain_share(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
-    """Return the share of the parameters that takes plain steps."""
-    if not hasattr(optimizer, "plain"):
-        return "100 %"
-    modules, plain = dict(model.named_modules()), optimizer.plain
-    sizes = {p: p.numel() for p in model.parameters()}
-    own = {p for name in plain for p in modules[name].parameters(recurse=False)}
-    return f"{100 * sum(sizes[p] for p in own) / sum(sizes.values()):.0f} %"
+def compare(name: str) -> None:
+    """Print the row of each optimizer on one model."""
+    torch.manual_seed(0)
+    case = CASES[name]()
+    size = sum(p.numel() for p in case.model.parameters())
+    print(f"{name}, {size:,} parameters", flush=True)
+    contestants = [Contestant(key, make, case) for key, make in OPTIMIZERS.items()]
+    running = [one for one in contestants if not one.refused]
+    for one in running:
+        one.update(PERIOD)
+    for turn in range(TURNS + 1):
+        for one in running:
+            one.turn(renewing=turn == TURNS)
+    sgd = running[0]
+    print(f"  SGD          {1e3 * sgd.ordinary / TURN:.0f} ms an update")
+    for one in contestants[1:]:
+        if one.refused:
+            print(f"  {one.name:12} refused: {one.refused}")
+            continue
+        print(
+            f"  {one.name:12} {PERIOD} updates {one.whole / sgd.whole:5.2f} of SGD, update "
+            f"{one.ordinary / sgd.ordinary:5.2f}, plain {one.plain:.0%}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -184,21 +259,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     for name in options.models or CASES:
-        torch.manual_seed(0)
-        case = CASES[name]()
-        size = sum(p.numel() for p in case.model.parameters())
-        print(f"{name}, {size:,} parameters", flush=True)
-        unit = 0.0
-        for optimizer, make in optimizers(case).items():
-            try:
-                made = make()
-                taken = seconds(case, made)
-            except ValueError as error:
-                print(f"  {optimizer:6} refused: {error}", flush=True)
-                continue
-            unit = unit or taken
-            plain = f"{plain_share(made, case.model)} take plain steps"
-            print(f"  {optimizer:6} {taken / unit:5.2f} of SGD; {plain}", flush=True)
+        compare(name)
 
 
 if __name__ == "__main__":

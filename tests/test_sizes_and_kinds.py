@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from natcompanion import relative
+from natcompanion import boltzmann, relative
 from natcompanion.layers import WhitenedLinear
 from natcompanion.layers.coordinates import whitening_pair
 from natcompanion.likelihoods import Gaussian
@@ -17,6 +17,7 @@ from natcompanion.metrics import (
 from natcompanion.solvers import conjugate_gradient, minres, minres_qlp
 
 SOLVERS = pytest.mark.parametrize("solver", [conjugate_gradient, minres, minres_qlp])
+MACHINE, V = boltzmann.RBM(torch.ones(8, 4), torch.ones(8), torch.ones(4)), torch.eye(8)
 W, C, X = torch.ones(20, 11), torch.ones(3, 20), torch.randn(5, 10)
 
 
@@ -29,6 +30,11 @@ DENSE = {
     "layer_rfim of many": lambda: relative.layer_rfim(W, torch.ones(400, 10), "tanh"),
     "softmax_rfim": lambda: relative.softmax_rfim(W, X),
     "two_layer_rfim": lambda: relative.two_layer_rfim(W, C, X, "tanh"),
+    "conditional_covariance": lambda: boltzmann.conditional_covariance(MACHINE, V),
+    "log_likelihood_hessian": lambda: boltzmann.log_likelihood_hessian(MACHINE, V),
+    "marginal_fisher": lambda: boltzmann.marginal_fisher(MACHINE),
+    "ExactFisherOperator.dense": lambda: boltzmann.ExactFisherOperator(MACHINE).dense(),
+    "SampledFisherOperator.dense": lambda: boltzmann.SampledFisherOperator(V, V[:, :4]).dense(),
     "principal_inputs": lambda: relative.principal_inputs(torch.eye(40))[0],
     "energy_metric": lambda: energy_metric(linear, torch.ones(60), torch.ones(4, 60)),
     "gradient_second_moment": lambda: gradient_second_moment(

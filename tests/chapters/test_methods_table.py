@@ -94,3 +94,9 @@ def test_the_page_has_the_colours_of_the_table():
     }.items():
         assert found[variable] == colour(method).lower(), variable
     assert re.search(r"\.nc-kfac \{\s+--colour: var\(--text\);", CSS.read_text())  # black
+
+
+@pytest.mark.parametrize("method", ["sgd", "momentum", "kfac", "rngd", "penalty"])
+def test_the_page_has_the_lines_of_the_table(method):
+    given = re.search(rf"\.nc-line\.nc-{method} {{[^}}]*dasharray: (\d+) ", CSS.read_text())
+    assert bool(given) == (METHODS[method][1] == "--")

@@ -11,13 +11,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import torch
 
 from natcompanion.chapters import experiments, ledger
-from natcompanion.chapters.experiments import Interval, interval, store, stored, sweeping, verifying
+from natcompanion.chapters.experiments import (
+    Interval,
+    interval,
+    provenance,
+    store,
+    stored,
+    sweeping,
+    verifying,
+)
 from natcompanion.chapters.experiments.pool import Pool
 from natcompanion.chapters.experiments.results import STATES, state
 from natcompanion.data._store import cache_folder
@@ -273,6 +282,20 @@ def states() -> str:
     return ", ".join(f"{tally[name]} {name}" for name in order) or "none"
 
 
+def unknown_commits() -> str:
+    """Return how many records of today's code name a commit that this history does not hold: a
+    branch that was rebased after they were made, or somebody else's.
+    """
+    if (known := provenance.history()) is None:
+        return "no whole history here to look the records' commits up in"
+    records: list = []
+    for pair in stored():
+        with suppress(ValueError):  # an unreadable file is counted among the states
+            records += [record for record in store.read(*pair) if record.fingerprint]
+    missing = sum((record.commit or "").partition("+")[0] not in known for record in records)
+    return f"{missing} of {len(records)} records name one that is not in this history"
+
+
 def problems() -> list[str]:
     """Return what is wrong with the stored results and the ledgers."""
     checks: list[Callable] = [partial(ledger.load, name) for name in ledger.LEDGERS]
@@ -310,6 +333,7 @@ def doctor(_: argparse.Namespace) -> int:
         "data cache": cache_folder(),
         "results": f"{experiments.results_folder()} ({len(stored())} files)",
         "records": states(),
+        "commits": unknown_commits(),
         "chromium": shutil.which("chromium")
         or shutil.which("chromium-browser")
         or "not found: page tests need it",

@@ -242,3 +242,25 @@ def test_the_commit_is_of_this_repository(tmp_path, monkeypatch):
     assert len(clean) == 12
     (package / "new.py").touch()
     assert commit(package) == f"{clean}+changes"
+
+
+def test_the_history_holds_what_led_here_and_no_branch_that_was_left(tmp_path, monkeypatch):
+    """A commit that was amended is not in it; a shallow clone does not say."""
+    from natcompanion.chapters.experiments.provenance import commit, history
+
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    package = tmp_path / "lib" / "natcompanion"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    assert history(package) is None
+    git(tmp_path / "lib", "init")
+    git(tmp_path / "lib", "add", ".")
+    git(tmp_path / "lib", "commit", "-m", "first")
+    first = commit(package)
+    git(tmp_path / "lib", "commit", "--allow-empty", "-m", "second")
+    left = commit(package)
+    git(tmp_path / "lib", "commit", "--amend", "--allow-empty", "-m", "in other words")
+    assert history(package) == {first, commit(package)}
+    assert left not in history(package)
+    git(tmp_path, "clone", "--depth", "1", (tmp_path / "lib").as_uri(), "shallow")
+    assert history(tmp_path / "shallow" / "natcompanion") is None

@@ -52,31 +52,49 @@ def same_versions(stored: dict, now: dict) -> bool:
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
+def _git(package: Path, *arguments: str) -> str:
+    """Return what git says about the checkout that holds a package."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    done = subprocess.run(
+        ["git", "-C", package, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+        env=environment,
+    )
+    return done.stdout.strip()
+
+
+def _is_ours(package: Path) -> bool:
+    """Return whether the package is tracked at the top of its own checkout."""
+    _git(package, "ls-files", "--error-unmatch", "__init__.py")
+    return Path(_git(package, "rev-parse", "--show-toplevel")).resolve() == package.parent
+
+
 def commit(package: Path = PACKAGE) -> str | None:
     """Return the commit of this package's own repository, ``+changes`` added if the package
     differs from it.
 
     None outside a checkout, and for a package installed inside somebody else's repository.
     """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", package, *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-            env=environment,
-        )
-        return done.stdout.strip()
-
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
+        if not _is_ours(package):
             return None
-        changed = git("status", "--porcelain", "--", ".")
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+        changed = _git(package, "status", "--porcelain", "--", ".")
+        return _git(package, "rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def history(package: Path = PACKAGE) -> set[str] | None:
+    """Return the commits, twelve digits each, that led to the package as it is; None where that
+    cannot be told: outside its own checkout, and in a shallow clone.
+    """
+    try:
+        if not _is_ours(package) or _git(package, "rev-parse", "--is-shallow-repository") == "true":
+            return None
+        return {line[:12] for line in _git(package, "rev-list", "HEAD").split()}
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -203,6 +203,7 @@ class KFAC(Preconditioned):
         The mean over the batches of a loader, one in memory at a time and one inversion at the end:
         the k-th enters the running mean with the weight 1 / k.
 
+        >>> from natcompanion.likelihoods import Categorical
         >>> model, loader = nn.Linear(3, 2), torch.randn(4, 5, 3)
         >>> optimizer = KFAC(model, Categorical(), lr=0.1)
         >>> for k, x in enumerate(loader, start=1):

@@ -204,8 +204,8 @@ def test_colours_and_dashes_of_the_page_are_those_of_the_table_of_methods(reques
     assert f"--relative: {compare.LINES['rngd'][0].lower()};" in css
     assert f"--steepest: {compare.LINES['sgd'][0].lower()};" in css
     assert compare.LINES["sgd"][0] == compare.LINES["momentum"][0]
-    dotted = {name: f".nc-line.nc-{name} {{\n  stroke-dasharray" in css for name in light.METHODS}
-    assert dotted == {name: compare.LINES[name][1] == ":" for name in light.METHODS}
+    dashed = {name: f".nc-line.nc-{name} {{\n  stroke-dasharray" in css for name in light.METHODS}
+    assert dashed == {name: compare.LINES[name][1] != "-" for name in light.METHODS}
 
 
 def test_the_constants_of_the_page_are_those_of_the_library(request):

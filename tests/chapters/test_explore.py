@@ -215,7 +215,11 @@ def test_workers_draw_the_same_frames_with_the_notebook_s_state(monkeypatch):
         assert one == two and "7.5 torch.float64" in one
     with pytest.raises(RuntimeError, match="draw failed at a = 3, b = 1: ZeroDivisionError"):
         explore(
-            lambda a, b: closure(a, b) if a < 3 else 1 / 0, state, a=[1, 2, 3], b=[1, 2], workers=2
+            lambda a, b: closure(a, b) if (a, b) != (3, 1) else 1 / 0,  # one: workers race
+            state,
+            a=[1, 2, 3],
+            b=[1, 2],
+            workers=2,
         )
 
 

@@ -94,7 +94,7 @@ def conditional_covariance(
             [0.0000, 0.2500, 0.2500],
             [0.0000, 0.2500, 0.2500]])
     """
-    _refuse_large(len(rbm.vector()), "conditional_covariance", "fewer units")
+    affordable(len(rbm.vector()), torch.float64, "conditional_covariance", "fewer units")
     q = rbm.hidden_mean(v).double()
     weights = q.new_full((len(v),), 1 / len(v)) if weights is None else weights
     blocks = conditional_blocks(weights, v.double(), q)
@@ -126,7 +126,9 @@ def marginal_fisher(rbm: RBM) -> torch.Tensor:
     >>> marginal_fisher(rbm).diagonal()
     tensor([0.2500, 0.0000, 0.0625])
     """
-    _refuse_large(len(rbm.vector()), "marginal_fisher", "fewer units, or ExactFisherOperator")
+    affordable(
+        len(rbm.vector()), torch.float64, "marginal_fisher", "fewer units, or ExactFisherOperator"
+    )
     check_enumerable(rbm.visible, rbm.hidden)
     v = states(rbm.visible, device=rbm.W.device)
     p = rbm.visible_probabilities().double()
@@ -208,17 +210,12 @@ class ExactFisherOperator:
 
     def dense(self) -> torch.Tensor:
         """Return the matrix, (P, P), one product per column."""
-        _refuse_large(self.shape[0], "ExactFisherOperator.dense", OPERATOR)
+        affordable(self.shape[0], torch.float64, "ExactFisherOperator.dense", OPERATOR)
         eye = torch.eye(self.shape[0], dtype=torch.float64, device=self._mean.device)
         return torch.stack([self @ column for column in eye], 1)
 
 
 OPERATOR = "products with the operator, or its diagonal()"
-
-
-def _refuse_large(size: int, name: str, remedy: str) -> None:
-    """Refuse a matrix (size, size), computed in float64, that is beyond the limit."""
-    affordable(size, torch.float64, name, remedy)
 
 
 def _second_moments(mean: torch.Tensor) -> torch.Tensor:
@@ -294,7 +291,7 @@ class SampledFisherOperator:
 
     def dense(self) -> torch.Tensor:
         """Return the matrix, (P, P)."""
-        _refuse_large(self.shape[0], "SampledFisherOperator.dense", OPERATOR)
+        affordable(self.shape[0], torch.float64, "SampledFisherOperator.dense", OPERATOR)
         g = conditional_statistics(self.h, self.v)
         centred = g - g.mean(0)
         return centred.mT @ centred / len(g) + self.damping * torch.eye(

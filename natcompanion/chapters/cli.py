@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from natcompanion.chapters import experiments, ledger
 from natcompanion.chapters.experiments import (
     Interval,
+    Result,
     interval,
     provenance,
     store,
@@ -270,30 +270,33 @@ def untrusted(name: str, preset: str) -> None:
         )
 
 
-def states() -> str:
-    """Return how many stored records there are of each state."""
-    tally: Counter = Counter()
-    for pair in stored():
-        try:
-            tally += Counter(map(state, store.read(*pair)))
-        except ValueError:
-            tally["unreadable file"] += 1
+def states(records: list[Result], unreadable: int) -> str:
+    """Return how many stored records there are of each state, and how many unreadable files."""
+    tally = Counter(map(state, records)) + Counter({"unreadable file": unreadable})
     order = [name for name in (*STATES, "unreadable file") if tally[name]]
     return ", ".join(f"{tally[name]} {name}" for name in order) or "none"
 
 
-def unknown_commits() -> str:
-    """Return how many records of today's code name a commit that this history does not hold: a
+def unknown_commits(records: list[Result]) -> str:
+    """Return how many records with a fingerprint name a commit that this history does not hold: a
     branch that was rebased after they were made, or somebody else's.
     """
     if (known := provenance.history()) is None:
         return "no whole history here to look the records' commits up in"
-    records: list = []
+    named = [record.commit or "" for record in records if record.fingerprint]
+    missing = sum(commit.partition("+")[0] not in known for commit in named)
+    return f"{missing} of {len(named)} records name one that is not in this history"
+
+
+def readable() -> tuple[list[Result], int]:
+    """Return all stored records, and the number of files that cannot be read."""
+    records, unreadable = [], 0
     for pair in stored():
-        with suppress(ValueError):  # an unreadable file is counted among the states
-            records += [record for record in store.read(*pair) if record.fingerprint]
-    missing = sum((record.commit or "").partition("+")[0] not in known for record in records)
-    return f"{missing} of {len(records)} records name one that is not in this history"
+        try:
+            records += store.read(*pair)
+        except ValueError:
+            unreadable += 1
+    return records, unreadable
 
 
 def problems() -> list[str]:
@@ -325,6 +328,7 @@ def problems() -> list[str]:
 def doctor(_: argparse.Namespace) -> int:
     """Print the state of the environment; exit code 1 if results or ledgers have problems."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    records, unreadable = readable()
     facts = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -332,8 +336,8 @@ def doctor(_: argparse.Namespace) -> int:
         "threads": f"{torch.get_num_threads()} of {experiments.default_workers()} cores",
         "data cache": cache_folder(),
         "results": f"{experiments.results_folder()} ({len(stored())} files)",
-        "records": states(),
-        "commits": unknown_commits(),
+        "records": states(records, unreadable),
+        "commits": unknown_commits(records),
         "chromium": shutil.which("chromium")
         or shutil.which("chromium-browser")
         or "not found: page tests need it",

@@ -220,14 +220,20 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(command, check=True, capture_output=True, env=free)
 
 
-def test_the_commit_is_of_this_repository(tmp_path, monkeypatch):
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> Path:
+    """Return an empty package in a folder that is no checkout yet."""
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    folder = tmp_path / "lib" / "natcompanion"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    return folder
+
+
+def test_the_commit_is_of_this_repository(tmp_path, package):
     """Installed in a folder of somebody else's repository there is none, also if he tracks it."""
     from natcompanion.chapters.experiments.provenance import commit
 
-    monkeypatch.setenv("GIT_DIR", os.devnull)
-    package = tmp_path / "lib" / "natcompanion"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
     assert commit(package) is None
     git(tmp_path, "init")
     git(tmp_path, "commit", "--allow-empty", "-m", "his")
@@ -244,14 +250,10 @@ def test_the_commit_is_of_this_repository(tmp_path, monkeypatch):
     assert commit(package) == f"{clean}+changes"
 
 
-def test_the_history_holds_what_led_here_and_no_branch_that_was_left(tmp_path, monkeypatch):
+def test_the_history_holds_what_led_here_and_no_branch_that_was_left(tmp_path, package):
     """A commit that was amended is not in it; a shallow clone does not say."""
     from natcompanion.chapters.experiments.provenance import commit, history
 
-    monkeypatch.setenv("GIT_DIR", os.devnull)
-    package = tmp_path / "lib" / "natcompanion"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
     assert history(package) is None
     git(tmp_path / "lib", "init")
     git(tmp_path / "lib", "add", ".")

@@ -7,8 +7,7 @@ so that one processor core trains them: batches of 32, images of 32 and 64 pixel
 16 (ViT, U-Net), 28 as in the MNIST example, sentences of 16 tokens; ViT and GPT-2 have 6 layers of
 width 192. Random data, float32. Every option but the step size is at its default, except that K-FAC
 draws one label per example (by default it takes the expectation, which sends as many columns back
-as a batch has outputs: 10 for ten classes, 16,000 for GPT-2), and "RNGD linear" gives every layer
-the metric of a linear one, ``blocks="linear"``, which needs no activation.
+as a batch has outputs: 10 for ten classes, 16,000 for GPT-2).
 
 Every optimizer trains a copy of the model, and they take turns of 10 updates: the same noise for
 all. A first update, which is not timed, makes the statistics. Then there are three turns without a
@@ -220,7 +219,6 @@ OPTIMIZERS: dict[str, Callable[[Case], Any]] = {
     "SGD": lambda case: torch.optim.SGD(case.model.parameters(), lr=LR),
     "PRONG": lambda case: PRONG(case.model, lr=LR),
     "RNGD": lambda case: RNGD(case.model, lr=LR),
-    "RNGD linear": lambda case: RNGD(case.model, lr=LR, blocks="linear"),
     "K-FAC": lambda case: KFAC(case.model, case.likelihood, lr=LR, draws=1, output=case.output),
 }
 

@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import pickle
+import warnings
 from functools import partial
 
 import pytest
@@ -370,6 +371,42 @@ def test_a_convolution_sums_over_positions(single):
     assert len(rows) > len(images)  # a mean over positions would be smaller
 
 
+def test_by_default_a_convolution_has_the_mean_metric_of_its_neurons():
+    """By brute force, one example, position and neuron after the other."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 2),
+        nn.Tanh(),
+        nn.Conv2d(2, 3, 2, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(12, 3),
+    ).double()
+    x, t = torch.randn(4, 1, 6, 6).double(), torch.tensor([0, 1, 2, 0])
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5, eps=0.2)
+    h, layer = model[:2](x).detach(), model[2]
+    found, flat_metric = torch.zeros(9, 9).double(), torch.zeros(9, 9).double()
+    for image in h:
+        for i, j in itertools.product(range(0, 4, 2), range(0, 4, 2)):
+            patch = torch.cat([image[:, i : i + 2, j : j + 2].flatten(), torch.ones(1).double()])
+            flat_metric += torch.outer(patch, patch) / 4
+            for w, b in zip(layer.weight, layer.bias, strict=True):
+                on = float(w.flatten() @ patch[:-1] + b > 0)
+                found += on * torch.outer(patch, patch) / (3 * 4)
+    eye = torch.eye(9).double()
+    wanted = 0.5 * eye + 0.5 * (found + 0.2 * eye)
+    F.cross_entropy(model(x), t).backward()
+    before = torch.cat([layer.weight.flatten(1), layer.bias[:, None]], 1).detach()
+    g = torch.cat([layer.weight.grad.flatten(1), layer.bias.grad[:, None]], 1)
+    optimizer.step()
+    after = torch.cat([layer.weight.flatten(1), layer.bias[:, None]], 1).detach()
+    torch.testing.assert_close(optimizer.metric("2"), wanted)
+    torch.testing.assert_close(after, before - 0.1 * torch.linalg.solve(wanted, g.mT).mT)
+    linear = 0.5 * eye + 0.5 * (flat_metric + 0.2 * eye)
+    for other in (linear, eye):  # the controls
+        assert not torch.allclose(after, before - 0.1 * torch.linalg.solve(other, g.mT).mT)
+
+
 def test_a_linear_layer_sums_over_positions():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).double()
@@ -398,7 +435,7 @@ def test_a_convolutional_network_trains():
     optimizer = RNGD(model, 1.0, eps=0.03, period=2, decay=0.9)
     assert {n: b.kind for n, b in optimizer.blocks.items()} == {
         "0": "linear",
-        "3": "neuron",
+        "3": "mean",
         "6": "linear",
     }
     losses = []
@@ -754,7 +791,7 @@ def test_activations_can_be_declared():
     torch.manual_seed(0)
     model = Untraceable().double()
     with pytest.warns(UserWarning, match=r"100%.*'a', its activation.*cannot be traced"):
-        assert set(RNGD(model, 0.1).plain) == {"a", "b", "c"}
+        assert set(RNGD(model, 0.1, blocks="neuron").plain) == {"a", "b", "c"}
     optimizer = RNGD(
         model, 0.1, period=1, activations={"a": "relu", "b": nn.LeakyReLU(0.3), "c": "linear"}
     )
@@ -774,11 +811,15 @@ def test_activations_can_be_declared():
         (nn.PReLU(4), "goes into PReLU"),
     ],
 )
-def test_unknown_activations_are_plain_or_declared(middle, message):
+def test_unknown_activations_are_linear_or_declared(middle, message):
     model = nn.Sequential(nn.Linear(5, 4), middle, nn.Linear(4, 3)).double()
     with pytest.warns(UserWarning, match="take plain gradient steps"):
-        optimizer = RNGD(model, 0.1)
+        optimizer = RNGD(model, 0.1, blocks="neuron")
     assert message in optimizer.plain["0"] and list(optimizer.blocks) == ["2"]
+    assert {name: b.kind for name, b in RNGD(model, 0.1).blocks.items()} == {
+        "0": "linear",
+        "2": "linear",
+    }
     declared = RNGD(model, 0.1, activations={"0": "linear"})
     descend(model, declared, 2)
     assert list(declared.blocks) == ["0", "2"]
@@ -796,7 +837,133 @@ def test_an_output_used_twice_is_plain():
             return torch.relu(a) + a
 
     with pytest.warns(UserWarning, match="100%.*used in several ways"):
-        RNGD(Skip(), 0.1)
+        RNGD(Skip(), 0.1, blocks="neuron")
+    assert RNGD(Skip(), 0.1).plain == {}
+
+
+def test_layers_with_many_inputs_take_plain_steps():
+    model = nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3)).double()
+    optimizer = RNGD(model, 0.1, period=1, max_features=8)
+    assert "it has 9 inputs, more than max_features=8" in optimizer.plain["2"]
+    assert "raise max_features" in optimizer.plain["2"] and list(optimizer.blocks) == ["0"]
+    x, t = batch()
+    F.cross_entropy(model(x), t).backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    moved = [old - 0.1 * p.grad for old, p in zip(before, model.parameters(), strict=True)]
+    torch.testing.assert_close(model[2].weight.detach(), moved[2])
+    assert not torch.allclose(model[0].weight, moved[0])
+    assert RNGD(model, 0.1, max_features=9).plain == {}  # the control
+
+
+@pytest.mark.filterwarnings("ignore:RNGD")  # over half of these small models
+def test_what_counts_as_an_input():
+    convolutions = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.GELU())
+    assert "it has 18 inputs" in RNGD(convolutions, 0.1, max_features=17).plain["2"]
+    assert "it has 5 inputs" in RNGD(Conv1D(5, 9), 0.1, max_features=4).plain[""]
+    assert set(RNGD(mlp(), 0.1, max_features=4).plain) == {"0"}  # the control: 5 inputs, 4 and 4
+    assert RNGD(mlp(), 0.1, max_features=4, blocks="diagonal").plain == {}  # it has no matrix
+    model = mlp()
+    assert RNGD(model, 0.1, max_features=4, parameters=[model[0].bias]).plain == {}
+
+
+def test_the_network_of_the_mnist_example():
+    """Its layer with 9,216 inputs has most of the parameters, and is plain."""
+    with torch.device("meta"):
+        model = nn.Sequential(
+            nn.Conv2d(1, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(9216, 128),
+            nn.ReLU(),
+            nn.Linear(128, 10),
+        )
+    with pytest.warns(UserWarning, match=r"98%.*'6', it has 9216 inputs.*65 GB.*raise") as seen:
+        optimizer = RNGD(model, 0.1)
+    assert len(seen) == 1 and list(optimizer.plain) == ["6"]
+    with pytest.warns(UserWarning, match="100%.*The first: module '6', it has 9216"):
+        RNGD(model, 0.1, max_features=1)  # the largest is named first
+    kinds = {name: block.kind for name, block in optimizer.blocks.items()}
+    assert kinds == {"0": "linear", "2": "mean", "8": "linear"}
+
+
+class Lending(nn.Module):
+    """Its first layer lends its weight, is called as well or not, and may be out of sight of
+    torch.fx.
+    """
+
+    def __init__(self, called, traceable, reads=lambda layer: layer.weight):
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 3)
+        self.called, self.traceable, self.reads = called, traceable, reads
+
+    def forward(self, x):
+        if not self.traceable and x.sum() > 1e9:
+            return x
+        h = torch.relu(self.a(x)) if self.called else x
+        return self.b(torch.relu(F.linear(h, self.reads(self.a).mT)))
+
+
+@pytest.mark.parametrize(
+    ("called", "traceable", "kind", "reason"),
+    [
+        (True, True, None, "used outside of it as well"),
+        (True, True, "linear", "used outside of it as well"),
+        (False, True, None, "does not take part"),
+        (False, False, None, "was never called"),
+    ],
+)
+def test_a_layer_that_lends_its_weight_takes_plain_steps(called, traceable, kind, reason):
+    torch.manual_seed(0)
+    model, (x, t) = Lending(called, traceable).double(), batch()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        optimizer = RNGD(model, 0.1, period=2, decay=0.5, statistics_every=1, blocks=kind)
+        assert len(seen) == traceable
+        for _ in range(5):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), t).backward()
+            before, b = model.a.weight.detach().clone(), model.b.weight.detach().clone()
+            optimizer.step()
+            torch.testing.assert_close(model.a.weight.detach(), before - 0.1 * model.a.weight.grad)
+    assert len(seen) == 1 and "62%" in str(seen[0].message)
+    assert reason in optimizer.plain["a"]
+    assert not torch.allclose(model.b.weight, b - 0.1 * model.b.weight.grad)  # the control
+    copy.deepcopy(optimizer).load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.parametrize(
+    "reads", [lambda a: a.weight.dtype, lambda a: a.weight.shape[0], lambda a: a.weight.size(0)]
+)
+def test_to_read_the_shape_of_a_weight_is_not_to_use_it(reads):
+    class Reading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(5, 5)
+
+        def forward(self, x):
+            reads(self.a)
+            return torch.relu(self.a(x))
+
+    assert RNGD(Reading(), 0.1).plain == {}
+
+
+def test_a_gradient_without_any_pass_is_refused_in_a_model_that_cannot_be_traced():
+    torch.manual_seed(0)
+    model = Untraceable().double()
+    optimizer = RNGD(model, 0.1, period=1)
+    assert optimizer.plain == {}
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    before = flat(model)
+    with pytest.raises(ValueError, match="layer 'a' has a gradient and saw none"):
+        optimizer.step()
+    assert torch.equal(flat(model), before)
+    with pytest.raises(ValueError, match="calls its first layer"):
+        RNGD(Lending(called=False, traceable=False), 0.1, sample=torch.ones(3, 5))
 
 
 # ---- Refusals
@@ -814,6 +981,7 @@ def test_an_output_used_twice_is_plain():
         ({"relative_eps": float("nan")}, "relative_eps: expected"),
         ({"omega": -1.0}, "omega: expected"),
         ({"memory_limit": 0.0}, "memory_limit: expected"),
+        ({"max_features": 0}, "max_features: expected an integer >= 1"),
         ({"blocks": "layer"}, "blocks: expected one of neuron, mean, linear, diagonal"),
         ({"blocks": {"1": "mean"}}, "by names among"),
         (
@@ -839,7 +1007,6 @@ shared = nn.Linear(4, 4)
 @pytest.mark.parametrize(
     ("middle", "plain"),
     [
-        ([nn.Linear(4, 4), nn.GELU()], {"4": "its output goes into GELU"}),
         ([nn.LayerNorm(4)], {"4": "a LayerNorm has no metric here"}),
         ([shared, nn.ReLU(), shared], {"4": "it is used twice"}),
         (
@@ -848,7 +1015,7 @@ shared = nn.Linear(4, 4)
         ),
         ([nn.Conv1d(12, 12, 1)], {"4": "a Conv1d has no metric here"}),
     ],
-    ids=["unknown activation", "norm", "used twice", "grouped", "another kind"],
+    ids=["norm", "used twice", "grouped", "another kind"],
 )
 def test_what_it_does_not_know_takes_plain_steps(middle, plain, recwarn):
     torch.manual_seed(0)

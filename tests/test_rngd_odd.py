@@ -134,7 +134,7 @@ def test_parametrized_weights_take_plain_steps_and_their_bias_a_metric():
 )
 def test_an_output_that_goes_past_its_activation_is_plain(between):
     with pytest.warns(UserWarning, match="'a', its output is used in several ways"):
-        RNGD(Net(between), 0.1)
+        RNGD(Net(between), 0.1, blocks="neuron")
 
 
 def test_asking_for_the_shape_is_no_use():
@@ -192,24 +192,31 @@ def test_norms_after_the_activation_and_both_modes(norm, training):
 
 
 class Block(nn.Module):
-    """A norm, an activation that has no metric, and a residual sum."""
+    """A norm, an activation that has no metric, and a residual sum; torch.fx may fail on it."""
 
-    def __init__(self):
+    def __init__(self, traceable=True):
         super().__init__()
+        self.traceable = traceable
         self.a, self.b, self.out = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
         self.norm = nn.LayerNorm(4)
 
     def forward(self, x):
+        if not self.traceable and x.sum() > 1e9:
+            return x
         h = self.norm(self.a(x))
         return self.out(h + F.gelu(self.b(h)))
 
 
-def test_a_metric_of_linear_layers_needs_no_activation():
-    model = made(Block)
-    with pytest.warns(UserWarning, match="module 'a', its output goes into"):
-        default = RNGD(model, 0.1)
-    assert set(default.plain) == {"a", "b", "norm"}  # the control: all but the last layer
-    optimizer = RNGD(model, 0.1, period=1, decay=0.5, eps=0.2, blocks="linear")
+@pytest.mark.parametrize("traceable", [True, False])
+def test_by_default_an_unknown_activation_makes_a_metric_of_linear_layers(traceable):
+    model = made(lambda: Block(traceable))
+    with pytest.warns(
+        UserWarning, match="module 'a', its (output goes into|activation is unknown)"
+    ):
+        wanted = RNGD(model, 0.1, blocks="mean")
+    assert {"a", "b", "norm"} <= set(wanted.plain)  # the control: that kind needs an activation
+    assert set(RNGD(model, 0.1, blocks={"b": "neuron"}).plain) == {"b", "norm"}
+    optimizer = RNGD(model, 0.1, period=1, decay=0.5, eps=0.2)
     assert set(optimizer.plain) == {"norm"}
     h = model.norm(model.a(X)).detach()
     received = {"a": X, "b": h, "out": h + F.gelu(model.b(h)).detach()}

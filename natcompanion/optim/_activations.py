@@ -96,6 +96,10 @@ SOFTMAX_FUNCTIONS = (torch.softmax, F.softmax, torch.log_softmax, F.log_softmax)
 SHAPES = ("shape", "dtype", "device", "ndim")
 SHAPE_METHODS = ("size", "dim", "numel")
 TWICE = "it is used twice"
+LENT = "its weight or bias is used outside of it as well"
+UNUSED = "it does not take part in the computation that was traced"
+NEVER = (TWICE, LENT, UNUSED)
+"""Why the metric of a layer's inputs would be wrong for its parameters, or would stay empty."""
 
 
 def find_activations(
@@ -123,10 +127,10 @@ def find_activations(
     found: dict[str, Activation | str] = {
         name: _declared(name, value) for name, value in declared.items()
     }
-    nodes, repeated, reason = _trace(model)
+    nodes, never, reason = _trace(model)
     for name in modules:
-        if name in repeated:
-            found[name] = TWICE
+        if name in never:
+            found[name] = never[name]
         elif name not in found:
             found[name] = _follow(nodes[name], model) if name in nodes else reason
     return {name: found[name] for name in modules}, next(iter(nodes or modules), "")
@@ -139,9 +143,9 @@ class _Tracer(fx.Tracer):
         return is_layer(m) or super().is_leaf_module(m, qualified_name)
 
 
-def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
-    """Return the layers' nodes in the order of computation, those used twice, and why a layer may
-    be missing.
+def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], dict[str, str], str]:
+    """Return the layers' nodes in the order of computation, why some must have no metric, and why
+    a layer may be missing.
     """
     if is_layer(model):
         model = nn.Sequential(model)
@@ -154,7 +158,7 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
     except Exception as error:  # noqa: BLE001 (a model may fail to trace in any way)
         return (
             {},
-            set(),
+            {},
             f"its activation is unknown, as the model cannot be traced: {error}",
         )
     finally:  # what the forward pass has noted in the model came from the tracer
@@ -162,14 +166,17 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], set[str], str]:
             module.__dict__.clear()
             module.__dict__.update(before)
     nodes: dict[str, fx.Node] = {}
-    repeated: set[str] = set()
+    never: dict[str, str] = {}
     for node in graph.nodes:
+        if node.op == "get_attr" and not all(map(_asks_shape, node.users)):
+            owner = node.target.rpartition(".")[0]
+            never[model_name.get(owner, owner)] = LENT
         if node.op == "call_module" and is_layer(model.get_submodule(node.target)):
             name = model_name.get(node.target, node.target)
             if name in nodes:
-                repeated.add(name)
+                never[name] = TWICE
             nodes[name] = node
-    return nodes, repeated, "it does not take part in the computation that was traced"
+    return nodes, {name: why for name, why in never.items() if name in nodes}, UNUSED
 
 
 def _follow(node: fx.Node, model: nn.Module) -> Activation | str:

@@ -13,7 +13,13 @@ from torch.nn.parameter import is_lazy
 from natcompanion import _checks as check
 from natcompanion._distributed import reduce_sum, world_size
 from natcompanion._moments import first
-from natcompanion.optim._activations import LINEAR, TWICE, find_activations
+from natcompanion.optim._activations import (
+    LENT,
+    LINEAR,
+    NEVER,
+    TWICE,
+    find_activations,
+)
 from natcompanion.optim._blocks import KINDS, Block, InputTap
 from natcompanion.optim.base import (
     Directions,
@@ -44,15 +50,16 @@ class RNGD(Preconditioned):
     The loop is that of any torch optimizer: zero_grad, forward, backward, step. The model is not
     modified, except that its layers carry a forward hook while the optimizer lives.
 
-    A layer has a metric if it is a Linear, a Conv2d or the Conv1D of GPT-2 and its activation is
-    known. All else takes plain gradient steps: other modules, grouped convolutions, layers whose
-    output meets a norm, a residual sum or an unknown activation, layers that share parameters or
-    are used twice. ``plain`` lists them, and a warning says so if that is over half of the model.
+    A layer has a metric if it is a Linear, a Conv2d or the Conv1D of GPT-2. Where its output meets
+    a norm, a residual sum or an unknown activation, as in a ResNet or a transformer, or where the
+    model cannot be traced, that is the metric of a linear layer, which what follows has no part in:
+    its subsystem ends at its output.
 
-    So by default a network with norms (a ResNet, a transformer) is trained by plain gradient
-    descent. ``blocks="linear"`` is for these: every layer then has the metric of a linear one, that
-    of its inputs, which what follows has no part in. It is large where a layer has thousands of
-    inputs: ``memory_limit`` guards it, and ``parameters`` can leave a layer to another optimizer.
+    All else takes plain gradient steps: other modules, grouped convolutions, layers with more than
+    ``max_features`` inputs, layers that share or lend parameters or are used twice. ``plain`` lists
+    them, and a warning says so if that is over half of the model. Where tracing fails, only a layer
+    that is never called is known to lend its parameters; one that is used twice has the mean over
+    its uses.
 
     Parameters
     ----------
@@ -76,11 +83,13 @@ class RNGD(Preconditioned):
         layer, that of a linear layer, with :math:`\nu = 1`; the activation need not be known.
         ``"diagonal"``: the diagonal of that, for inputs in their principal axes; see
         :func:`natcompanion.relative.principal_inputs`. By default ``"linear"`` for the first layer
-        and for layers without an activation, as in the paper, and ``"neuron"`` elsewhere.
+        and for layers without an activation, as in the paper, and for those whose activation is not
+        known; elsewhere ``"mean"`` for a Conv2d and ``"neuron"`` for the others. Asked for
+        ``"neuron"`` or ``"mean"``, a layer without a known activation takes plain steps.
     activations : dict of str to str or Module, optional
         Activation of a layer, by layer name: ``"relu"``, ``"tanh"``, ``"sigmoid"``, ``"elu"``,
-        ``"linear"``, or a module such as ``nn.ELU(0.5)``. Needed only where tracing the model with
-        ``torch.fx`` does not find it.
+        ``"linear"``, or a module such as ``nn.ELU(0.5)``. Where it is left out, tracing the model
+        with ``torch.fx`` finds it or does not.
     statistics_every : int
         The running mean takes in every k-th step only, with the decay :math:`\lambda^k`: by default
         ten of a period. A larger k is cheaper and noisier; 1 is the paper's.
@@ -91,6 +100,10 @@ class RNGD(Preconditioned):
         Width of the bend of the rectifier's :math:`\nu` (Eq. 18); 0 is the hard one.
     memory_limit : float
         Most gibibytes that the metrics may take; see Notes.
+    max_features : int
+        Layers with more inputs than this get plain steps, except with ``"diagonal"``: time and
+        memory of their statistics grow with the cube and the square. Of a Conv2d, all the inputs of
+        a kernel count.
     momentum, nesterov, weight_decay
         As for :class:`natcompanion.optim.Preconditioned`: momentum of the natural gradient, and
         decoupled decay.
@@ -103,7 +116,7 @@ class RNGD(Preconditioned):
     Attributes
     ----------
     plain : dict of str to str
-        Why a module takes plain steps, by its name.
+        Why a module takes plain steps, by its name; the largest first.
 
     Raises
     ------
@@ -147,10 +160,10 @@ class RNGD(Preconditioned):
     >>> {name: tuple(optimizer.metric(name).shape) for name in optimizer.blocks}
     {'0': (5, 5), '2': (6, 9, 9), '4': (7, 7)}
 
-    With a norm between them, both layers need the metric of a linear one:
+    A layer before a norm has the metric of a linear one:
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
-    >>> RNGD(model, lr=0.1, blocks="linear").plain
+    >>> RNGD(model, lr=0.1).plain
     {'1': 'a LayerNorm has no metric here'}
     """
 
@@ -172,12 +185,14 @@ class RNGD(Preconditioned):
         sample: torch.Tensor | None = None,
         omega: float = 0.0,
         memory_limit: float = 2.0,
+        max_features: int = 4096,
         parameters: Parameters = None,
     ) -> None:
         require_module(model, "RNGD")
         if statistics_every is None:
             statistics_every = max(1, check.whole(period, "period") // 10)
         self.memory_limit = check.positive(memory_limit, "memory_limit")
+        self.max_features = check.whole(max_features, "max_features")
         self.kinds = blocks
         self.activations, self.first = find_activations(model, activations)
         self.blocks: dict[str, Block] = {}
@@ -260,6 +275,8 @@ class RNGD(Preconditioned):
         for name, block in self.blocks.items():
             if all(p.grad is None or not p.requires_grad for p in block.parts):
                 continue
+            if name not in statistics and self._may_lend(block):
+                continue
             group, kept = self._group(block), self.state[block.parts[0]]
             if "kind" not in kept:
                 kept.update(block.new())
@@ -306,25 +323,38 @@ class RNGD(Preconditioned):
         found = {name: block.statistics() for name, block in due.items() if block.pending}
         if several and due:
             found, examples = _over_processes(due, found, examples)
+        before = len(self.plain)
         for name, block in due.items():
             if not examples[name]:
-                self._refuse_unseen(block, gradients)
+                self._explain_unseen(block, gradients, alone=not any(examples.values()))
+            else:
+                self.plain.pop(name, None)
+        if len(self.plain) > before:
+            warn_if_plain(self)
         for name, statistics in found.items():
             self._refuse_not_finite(due[name], statistics)
         if any("kind" not in self.state.get(due[name].parts[0], {}) for name in found):
             self._check_memory()
         return found
 
-    def _refuse_unseen(self, block: Block, gradients: Directions) -> None:
-        """Refuse the gradient of a layer that no pass explains; zeros are a layer that took no
-        part.
+    def _explain_unseen(self, block: Block, gradients: Directions, *, alone: bool) -> None:
+        """Refuse the gradient of a layer that no pass explains, or note that it lends its
+        parameters; zeros are a layer that took no part.
         """
-        if any(bool(gradients[p].count_nonzero()) for p in block.parts if p in gradients):
+        if not any(bool(gradients[p].count_nonzero()) for p in block.parts if p in gradients):
+            return
+        if alone or not self._may_lend(block):
             raise ValueError(
                 f"step: expected a forward and backward pass through the model since the last "
                 f"step, but layer {block.name!r} has a gradient and saw none; call the model "
                 "itself, on which RNGD was built, or leave its parameters out with parameters="
             )
+        self.plain[block.name] = "it was never called: its parameters are used outside of it"
+
+    def _may_lend(self, block: Block) -> bool:
+        """Return whether a layer whose use could not be traced has never been called so far."""
+        untraced = isinstance(self.activations[block.name], str) and self._asked(block.name) is None
+        return untraced and not self.state.get(block.parts[0], {}).keys() & {"S", "constant"}
 
     def _refuse_not_finite(self, block: Block, statistics: torch.Tensor) -> None:
         if isfinite(float(statistics.sum())) or bool(statistics.isfinite().all()):
@@ -356,10 +386,16 @@ class RNGD(Preconditioned):
                 continue
             if (reason := self._refusal(name, module, owners)) is not None:
                 plain[name] = reason
+                continue
+            block = self._block(name, module, mine)
+            if (reason := self._wide(block)) is not None:
+                plain[name] = reason
             else:
-                blocks[name] = self._block(name, module, mine)
+                blocks[name] = block
         self._check_kinds()
-        self.plain, self.blocks = plain, blocks
+        sizes = {name: _size(module) for name, module in modules if name in plain}
+        self.plain = dict(sorted(plain.items(), key=lambda item: sizes[item[0]], reverse=True))
+        self.blocks = blocks
         self._check_memory()
         self._attach()
 
@@ -371,12 +407,22 @@ class RNGD(Preconditioned):
 
     def _unknown(self, name: str) -> str | None:
         """Return why a layer has no metric of the kind that it shall have, or None."""
-        activation = self.activations[name]
-        if activation == TWICE:
-            return TWICE
-        chosen = self.kinds.get(name) if isinstance(self.kinds, Mapping) else self.kinds
-        known = not isinstance(activation, str) or chosen in ("linear", "diagonal")
-        return None if known else activation  # type: ignore[return-value]  # a text, if unknown
+        activation, asked = self.activations[name], self._asked(name)
+        if not isinstance(activation, str) or (asked is None and activation not in NEVER):
+            return None
+        known = asked in ("linear", "diagonal") and activation not in (TWICE, LENT)
+        return None if known else activation
+
+    def _wide(self, block: Block) -> str | None:
+        """Return why a layer has too many inputs for a matrix of them, or None."""
+        if block.width <= self.max_features or block.kind == "diagonal":
+            return None
+        operations = 2e-9 * block.dim**3 * (block.neurons if block.own else 1)
+        return (
+            f"it has {block.width} inputs, more than max_features={self.max_features}: the "
+            f"statistics would take {1e-9 * block.memory:.2g} GB, and a renewal {operations:.2g} "
+            "billion operations; raise max_features to include it"
+        )
 
     def _block(self, name: str, layer: nn.Module, chosen: set[int]) -> Block:
         """Return the block of a layer, the present one if it has the same parameters."""
@@ -387,13 +433,18 @@ class RNGD(Preconditioned):
             raise ValueError(
                 f"add_param_group: layer {name!r} has its metric; add its parameters together"
             )
-        return Block(name, layer, self.activations[name], self._kind(name), chosen)
+        kind = self._asked(name) or self._default(name, layer)
+        return Block(name, layer, self.activations[name], kind, chosen)
 
-    def _kind(self, name: str) -> str:
-        default = "linear" if name == self.first or self.activations[name] == LINEAR else "neuron"
-        if isinstance(self.kinds, Mapping):
-            return self.kinds.get(name, default)
-        return self.kinds or default
+    def _asked(self, name: str) -> str | None:
+        """Return the kind of metric that was asked for, if any was."""
+        return self.kinds.get(name) if isinstance(self.kinds, Mapping) else self.kinds
+
+    def _default(self, name: str, layer: nn.Module) -> str:
+        activation = self.activations[name]
+        if name == self.first or activation == LINEAR or isinstance(activation, str):
+            return "linear"
+        return "mean" if isinstance(layer, nn.Conv2d) else "neuron"
 
     def _check_kinds(self) -> None:
         """Refuse kinds of metric, or layers, that are not known."""
@@ -538,12 +589,19 @@ def _received(model: nn.Module, layer: nn.Module, x: torch.Tensor) -> torch.Tens
         handle.remove()
         for module, training in modes:
             module.training = training
+    if not seen:
+        raise ValueError("sample: expected a model that calls its first layer; leave sample out")
     return seen.pop()
 
 
 def _own(module: nn.Module) -> list[torch.Tensor]:
     """Return the parameters that a module holds itself."""
     return [p for p in module._parameters.values() if p is not None]
+
+
+def _size(module: nn.Module) -> int:
+    """Return how many numbers a module holds itself."""
+    return sum(p.numel() for p in _own(module) if not is_lazy(p))
 
 
 def _without_metric(layer: Any, owners: Counter) -> str | None:

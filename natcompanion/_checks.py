@@ -3,10 +3,13 @@ to do.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 
 def all_finite(x: torch.Tensor) -> bool:
@@ -16,12 +19,32 @@ def all_finite(x: torch.Tensor) -> bool:
     return not x.is_floating_point() or all(math.isfinite(end) for end in torch.aminmax(x.detach()))
 
 
+def numbers(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Return ``x`` if it is a dense tensor of real numbers."""
+    if x.is_complex():
+        raise ValueError(
+            f"{name}: expected real numbers, got {x.dtype}; give real and imaginary parts as "
+            "numbers of their own, see torch.view_as_real"
+        )
+    if x.layout != torch.strided or x.is_nested:
+        got = "a nested tensor" if x.is_nested else str(x.layout)
+        remedy = "pad it to one" if x.is_nested else "convert it with .to_dense()"
+        raise ValueError(f"{name}: expected a dense tensor, got {got}; {remedy}")
+    if x.is_meta:
+        raise ValueError(
+            f'{name}: expected numbers, got a tensor on the device "meta", which has none; '
+            "make it on another device"
+        )
+    return x
+
+
 def floating(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return ``x`` if it is a non-empty finite floating-point tensor."""
     if not isinstance(x, torch.Tensor):
         raise ValueError(
             f"{name}: expected a torch.Tensor, got {type(x).__name__}; wrap it in torch.as_tensor"
         )
+    numbers(x, name)
     if not x.is_floating_point():
         raise ValueError(
             f"{name}: expected a floating-point tensor, got {x.dtype}; convert it with .double()"
@@ -108,6 +131,15 @@ def whole(value: int, name: str, low: int = 1, high: int | None = None) -> int:
     return int(value)
 
 
+def generator(g: Any) -> None:
+    """Refuse what is no source of random numbers, nor None."""
+    if not (g is None or isinstance(g, torch.Generator)):
+        raise ValueError(
+            f"generator: expected a torch.Generator, got {g!r}; make one of a seed with "
+            "torch.Generator().manual_seed(0)"
+        )
+
+
 def kind(x: object) -> str:
     """Return the class of an object with its article, for messages.
 
@@ -119,6 +151,54 @@ def kind(x: object) -> str:
     name = type(x).__name__
     spelled = name[:2].isupper() and name[0] in "AEFHILMNORSX"
     return f"an {name}" if spelled or name[0] in "AEIO" else f"a {name}"
+
+
+def got(x: object) -> str:
+    """Return what came instead of something else, for messages: a class is one to be called.
+
+    Examples
+    --------
+    >>> got(torch.nn.Linear), got(torch.nn.ReLU()), got("relu")
+    ('the class Linear; call it: Linear(...)', 'ReLU', "'relu'")
+    """
+    if isinstance(x, type):
+        return f"the class {x.__name__}; call it: {x.__name__}(...)"
+    return repr(x) if isinstance(x, str) or x is None else type(x).__name__
+
+
+def model(x: Any) -> nn.Module:
+    """Return ``x`` if it is a model."""
+    if not isinstance(x, nn.Module):
+        raise ValueError(
+            f"model: expected a torch.nn.Module, got {got(x)}; give the model itself, neither its "
+            "parameters nor a function, whose code would be the forward() of a module"
+        )
+    return x
+
+
+def listed(parameters: Any) -> list[Any]:
+    """Return a choice of parameters as a list; one parameter, name or group is a list of one.
+
+    Examples
+    --------
+    >>> listed("0.weight"), listed(["0.weight", "0.bias"])
+    (['0.weight'], ['0.weight', '0.bias'])
+    """
+    if isinstance(parameters, (str, torch.Tensor, Mapping)):
+        return [parameters]
+    if isinstance(parameters, nn.Module) or not isinstance(parameters, Iterable):
+        raise ValueError(
+            "parameters: expected parameters of the model, their names, pairs of both, or groups "
+            f"of these, got {got(parameters)}; of a part of a model take layer.parameters()"
+        )
+    return list(parameters)
+
+
+def function(f: Any, name: str) -> Any:
+    """Return ``f`` if it can be called; None is no function and passes."""
+    if f is not None and (isinstance(f, type) or not callable(f)):
+        raise ValueError(f"{name}: expected a function, got {got(f)}")
+    return f
 
 
 def entries(state_dict: dict, names: set[str], kind: str) -> None:

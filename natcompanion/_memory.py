@@ -57,6 +57,20 @@ def affordable(
     return size
 
 
+def affordable_root(r: torch.Tensor) -> int:
+    """Return o of outputs (n, ..., o), or refuse a root (n, ..., o, o) of their Fisher matrix that
+    is beyond the limit.
+    """
+    o = r.shape[-1]
+    refuse_larger(
+        r.numel() * o,
+        r.dtype,
+        f"fisher_root: {r.numel() // max(o, 1)} exact expectations over {o} outputs need",
+        "fewer examples at a time, or labels that are drawn (draws=1 of K-FAC, MonteCarloOperator)",
+    )
+    return o
+
+
 def refuse_larger(numbers: int, dtype: torch.dtype, what: str, remedy: str) -> None:
     """Raise ValueError if that many numbers of this dtype are beyond the limit."""
     needed, limit = float(numbers) * dtype.itemsize, _LIMIT.get()

@@ -88,8 +88,9 @@ class FromNLL:
         sample: Callable[..., Any] | None = None,
         draws: int = 1000,
     ) -> None:
-        if not callable(nll) or (sample is not None and not callable(sample)):
-            raise ValueError(f"nll, sample: expected functions, got {nll!r} and {sample!r}")
+        if nll is None:
+            raise ValueError("nll: expected a function of outputs and targets, got None")
+        check.function(nll, "nll"), check.function(sample, "sample")
         if targets is not None and (not isinstance(targets, torch.Tensor) or not len(targets)):
             raise ValueError("targets: expected a tensor of the values of a target, (k,)")
         self._nll, self._sample, self.targets = nll, sample, targets
@@ -257,12 +258,13 @@ def complete(likelihood: Any) -> Any:
     ValueError
         If it has no ``nll``.
     """
-    if hasattr(likelihood, "fisher_root") and hasattr(likelihood, "fisher_product"):
+    made = not isinstance(likelihood, type)
+    if made and hasattr(likelihood, "fisher_root") and hasattr(likelihood, "fisher_product"):
         return likelihood
-    if not hasattr(likelihood, "nll") or isinstance(likelihood, type):
+    if not made or not hasattr(likelihood, "nll"):
         raise ValueError(
-            f"likelihood: expected one such as Categorical(), or an object with "
-            f"nll(r, t), got {likelihood!r}"
+            "likelihood: expected one such as Categorical(), or an object with nll(r, t), got "
+            f"{check.got(likelihood)}"
         )
     given: dict[str, Any] = {key: getattr(likelihood, key, None) for key in ("targets", "sample")}
     return FromNLL(likelihood.nll, **given)

@@ -50,7 +50,8 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, logsigmoid
 
 from natcompanion import _checks
-from natcompanion._own_likelihood import FromNLL
+from natcompanion._memory import affordable_root
+from natcompanion._own_likelihood import FromNLL, complete
 
 __all__ = ["Bernoulli", "Categorical", "FromNLL", "Gaussian", "Likelihood", "Weighted"]
 
@@ -131,9 +132,8 @@ class Gaussian:
 
     def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
         """Return S with ``S @ S.mT`` = F; (n, o, o)."""
-        return (
-            torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand(*r.shape, -1) / self.beta
-        )
+        o = affordable_root(r)
+        return torch.eye(o, dtype=r.dtype, device=r.device).expand(*r.shape, -1) / self.beta
 
     def sample(self, r: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw one target per example; (n, o)."""
@@ -186,6 +186,7 @@ class Bernoulli:
 
     def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
         """Return S with ``S @ S.mT`` = F; (n, o, o)."""
+        affordable_root(r)
         r_ = _wide(r)
         return torch.diag_embed((torch.sigmoid(r_) * torch.sigmoid(-r_)).sqrt()).to(r.dtype)
 
@@ -222,24 +223,25 @@ class Categorical:
 
     ignore_index: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.ignore_index is not None:
+            _checks.whole(self.ignore_index, "ignore_index", low=-(2**63))
+
     def mean(self, r: torch.Tensor) -> torch.Tensor:
         """Return the class probabilities; (n, o)."""
         return torch.softmax(_wide(r), -1).to(r.dtype)
 
     def nll(self, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         """Return ``-log p(t | r)``, the cross-entropy, per example; (n,)."""
+        wide = _wide(r)
         if not isinstance(t, torch.Tensor):
             raise ValueError(
                 f"t: expected class numbers, an integer tensor, got {type(t).__name__}"
             )
+        _checks.numbers(t, "t")
         if t.is_floating_point() and t.shape == r.shape:
             return self._soft(r, t)
-        if (
-            t.is_floating_point()
-            or t.is_complex()
-            or t.dtype == torch.bool
-            or t.shape != r.shape[:-1]
-        ):
+        if t.is_floating_point() or t.dtype == torch.bool or t.shape != r.shape[:-1]:
             raise ValueError(
                 f"t: expected class numbers, an integer tensor of shape {tuple(r.shape[:-1])}, "
                 f"got {t.dtype} of shape {tuple(t.shape)}"
@@ -250,12 +252,13 @@ class Categorical:
             else (t != self.ignore_index)
         )
         if t.numel() and not bool((((t >= 0) & (t < r.shape[-1])) | ~counted).all()):
+            remedy = "; Categorical(ignore_index=-100) leaves out those of -100"
             raise ValueError(
                 f"t: expected class numbers from 0 to {r.shape[-1] - 1}, got {int(t.min())} "
-                f"to {int(t.max())}"
+                f"to {int(t.max())}{remedy if bool((t == -100).any()) else ''}"
             )
         ignored = -100 if self.ignore_index is None else self.ignore_index
-        rows, classes = _wide(r).reshape(-1, r.shape[-1]), t.reshape(-1).long()
+        rows, classes = wide.reshape(-1, r.shape[-1]), t.reshape(-1).long()
         found = cross_entropy(rows, classes, reduction="none", ignore_index=ignored)
         return _summed(found.view(t.shape)).to(r.dtype)
 
@@ -285,8 +288,8 @@ class Categorical:
         r"""Return S with ``S @ S.mT`` = F; (n, o, o): :math:`S_{ij} = (\delta_{ij} - y_i)
         \sqrt{y_j}`.
         """
-        y = torch.softmax(_wide(r), -1)
-        eye = torch.eye(r.shape[-1], dtype=y.dtype, device=y.device)
+        o, y = affordable_root(r), torch.softmax(_wide(r), -1)
+        eye = torch.eye(o, dtype=y.dtype, device=y.device)
         others = ((1 - eye) * y.unsqueeze(-2)).sum(-1)  # 1 - y, without cancellation
         return (
             (torch.diag_embed(others) - y.unsqueeze(-1) * (1 - eye)) * y.sqrt().unsqueeze(-2)
@@ -335,6 +338,7 @@ class Weighted:
     weights: torch.Tensor
 
     def __post_init__(self) -> None:
+        complete(self.likelihood)  # refuses what is none
         w = self.weights
         if not isinstance(w, torch.Tensor) or not bool((w >= 0).all() & w.isfinite().all()):
             raise ValueError("weights: expected a tensor of finite numbers that are not negative")
@@ -419,7 +423,9 @@ def _exp_beyond_line(x: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(r: torch.Tensor) -> torch.Tensor:
-    """Return ``r``, or ``r`` in float32 if it is in half precision."""
+    """Return the outputs ``r``, or ``r`` in float32 if it is in half precision."""
+    if not isinstance(r, torch.Tensor) or not r.is_floating_point():
+        _checks.floating(r, "r")
     return r.float() if r.dtype in (torch.float16, torch.bfloat16) else r
 
 
@@ -437,7 +443,9 @@ def _summed(values: torch.Tensor) -> torch.Tensor:
 
 def _like(t: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     """Return the target in the computing dtype of ``r`` if it has its shape."""
+    wide = _wide(r)
     if not isinstance(t, torch.Tensor) or t.shape != r.shape:
         got = tuple(t.shape) if isinstance(t, torch.Tensor) else type(t).__name__
         raise ValueError(f"t: expected the shape of the model's output {tuple(r.shape)}, got {got}")
-    return t.to(_wide(r).dtype)
+    _checks.numbers(t, "t")
+    return t.to(wide.dtype)

@@ -393,7 +393,7 @@ def test_layers_that_vmap_cannot_batch():
     [
         (lambda m, x: (m, x[:0]), "non-empty batch"),
         (lambda m, x: (m, [x]), "non-empty batch"),
-        (lambda m, x: (m, x.to(torch.complex128)), "torch.float64 like the model's parameters"),
+        (lambda m, x: (m, x.to(torch.complex128)), "real numbers, got torch.complex128"),
         (lambda m, x: (m, x.float()), "torch.float64 like the model's parameters"),
         (lambda m, x: (m, x * float("nan")), "finite numbers, got 15"),
         (lambda m, x: (nn.Sequential(m, nn.Flatten(0)), x), r"outputs of shape \(5, \.\.\., o\)"),

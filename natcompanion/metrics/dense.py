@@ -285,6 +285,7 @@ def sampled_scores(
     samples, o).
     """
     samples = check.whole(samples, "samples")
+    check.generator(generator)
     repeated = r.repeat_interleave(samples, 0)
     drawn = likelihood.sample(repeated, generator=generator)
     scores = score(getattr(likelihood, "drawn", likelihood), repeated, drawn)

@@ -113,9 +113,12 @@ def _probes(
     A: Any, samples: int, generator: torch.Generator | None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield vectors of random signs and their products."""
-    rows, columns = A.shape
-    if rows != columns:
-        raise ValueError(f"A: expected a square matrix, got shape {tuple(A.shape)}")
+    shape = tuple(getattr(A, "shape", ()))
+    if len(shape) != 2 or shape[0] != shape[1]:
+        got = f"shape {shape}" if hasattr(A, "shape") else check.got(A)
+        raise ValueError(f"A: expected a square matrix, or an operator with shape, got {got}")
+    columns = shape[1]
+    check.generator(generator)
     source = "cpu" if generator is None else generator.device
     dtype = getattr(A, "dtype", torch.get_default_dtype())
     for _ in range(check.whole(samples, "samples", 2)):

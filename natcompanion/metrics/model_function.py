@@ -3,7 +3,7 @@ it.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -12,12 +12,17 @@ from torch import nn
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from natcompanion import _checks as check
 from natcompanion._checks import all_finite
 from natcompanion._own_likelihood import complete
 from natcompanion.metrics.structured import Inputs, Positions, joined
 
 CHUNK = 2**24
 """Numbers that a block of per-example rows may hold."""
+TAKES = (
+    "model: expected inputs that it takes, a tensor as model(x), a tuple as model(*x), a "
+    "dictionary as model(**x)"
+)
 DETACHED = (
     "model: expected outputs that depend on the parameters, got outputs without a graph; is "
     "there a detach()?"
@@ -51,13 +56,13 @@ class ModelFunction:
         parameters: Iterable[str | nn.Parameter] | None = None,
         output: Callable[[Any], torch.Tensor] | None = None,
     ) -> None:
-        self.select, self.trailing = output, torch.Size()
+        self.select, self.trailing = check.function(output, "output"), torch.Size()
         if torch.is_inference_mode_enabled():
             raise ValueError(
                 "model: expected derivatives to be possible, got torch.inference_mode; use "
                 "torch.no_grad"
             )
-        self.model = model
+        self.model = check.model(model)
         self.modules = dict(model.named_modules())
         _refuse_batch_statistics(self.modules)
         self.slots = find_slots(self.modules)
@@ -102,7 +107,8 @@ class ModelFunction:
             raise ValueError(
                 f"x: expected a non-empty batch, a tensor of shape (n, ...), got {got}"
             )
-        if (x.is_floating_point() or x.is_complex()) and x.dtype != self.out_dtype:
+        check.numbers(x, "x")
+        if x.is_floating_point() and x.dtype != self.out_dtype:
             raise ValueError(
                 f"x: expected {self.out_dtype} like the model's parameters, got {x.dtype}; "
                 "convert one"
@@ -123,12 +129,14 @@ class ModelFunction:
             _twice_differentiable(self.modules),
             torch.enable_grad(),  # the model may differentiate by its inputs
         ):
-            found = (
-                x.map(torch.Tensor.detach).given_to(self.model)
-                if isinstance(x, Inputs)
-                else self.model(x.detach())
-            )
-            r = found if self.select is None else self.select(found)
+            with _told(lambda: f"{TAKES}, but {_call(x)} failed"):
+                found = (
+                    x.map(torch.Tensor.detach).given_to(self.model)
+                    if isinstance(x, Inputs)
+                    else self.model(x.detach())
+                )
+            with _told(lambda: f"output: expected to select from {check.got(found)}, but failed"):
+                r = found if self.select is None else self.select(found)
         if not isinstance(r, torch.Tensor) or r.ndim < 1 or len(r) != len(x):
             got = f"shape {tuple(r.shape)}" if isinstance(r, torch.Tensor) else type(r).__name__
             raise ValueError(
@@ -201,6 +209,35 @@ class ModelFunction:
         for start in range(0, len(x), step):
             part = slice(start, start + step)
             yield part, self.rows(x[part], cotangents[part])
+
+
+class Refused(ValueError, RuntimeError):
+    """The model refused its inputs, or ``output`` what it returned; a RuntimeError too, after which
+    other ways are tried, such as one example after the other.
+    """
+
+
+@contextmanager
+def _told(what: Callable[[], str]) -> Iterator[None]:
+    """Say in words what failed, before the original message."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, RuntimeError, LookupError, AttributeError) as error:
+        raise Refused(f"{what()}: {type(error).__name__}: {error}") from error
+
+
+def _call(x: Any) -> str:
+    """Return the call of the model with these inputs, in words."""
+
+    def shown(v: Any) -> str:
+        return f"{v.dtype} {tuple(v.shape)}" if isinstance(v, torch.Tensor) else repr(v)[:40]
+
+    if not isinstance(x, Inputs):
+        return f"model({shown(x)})"
+    parts = [f"{k}={shown(v)}" if x.named else shown(v) for k, v in x.parts.items()]
+    return f"model({', '.join(parts)})"
 
 
 @contextmanager
@@ -331,7 +368,7 @@ def select(
         name: p for name, p in tensors.items() if isinstance(p, nn.Parameter) and p.requires_grad
     }
     if parameters is not None:
-        wanted = {key if isinstance(key, str) else id(key) for key in parameters}
+        wanted = {key if isinstance(key, str) else id(key) for key in _alone(parameters)}
         unknown = wanted - set(named) - {id(p) for p in named.values()}
         if not wanted:
             raise ValueError(
@@ -348,13 +385,22 @@ def select(
     if not named:
         raise ValueError("model: expected at least one parameter with requires_grad, got none")
     for name, p in named.items():
-        if not p.is_floating_point():
-            raise ValueError(f"model: expected real parameters, got {p.dtype} in {name}")
+        check.numbers(p, f"model: {name}")
         if not all_finite(p):
             raise ValueError(
                 f"model: expected finite parameters, got NaN or infinite numbers in {name}"
             )
     return named
+
+
+def _alone(parameters: Any) -> Iterator[Any]:
+    """Yield parameters and names from these, from pairs of both, and from groups."""
+    for item in check.listed(parameters):
+        if isinstance(item, Mapping) and "params" in item:
+            yield from _alone(item["params"])
+        else:
+            pair = isinstance(item, tuple) and len(item) == 2
+            yield item[1] if pair else item
 
 
 def _refuse_batch_statistics(modules: dict[str, nn.Module]) -> None:

@@ -124,6 +124,8 @@ def input_batches(x: Batches) -> list[Any]:
     if isinstance(x, WHOLE):
         return [x]
     refuse_pair(x)
+    if not isinstance(x, Iterable):
+        raise ValueError(f"x: expected a tensor, or batches of inputs, got {_checks.got(x)}")
     return [batch if isinstance(batch, WHOLE) else inputs_of(batch) for batch in x]
 
 
@@ -219,6 +221,7 @@ class MetricOperator:
         if not isinstance(v, torch.Tensor) or v.ndim not in (1, 2) or len(v) != P or v.numel() == 0:
             got = f"shape {tuple(v.shape)}" if isinstance(v, torch.Tensor) else type(v).__name__
             raise ValueError(f"v: expected a tensor of shape ({P},) or ({P}, k), got {got}")
+        _checks.numbers(v, "v")
         if not v.is_floating_point():
             raise ValueError(
                 f"v: expected a floating-point tensor, got {v.dtype}; convert it with .double()"

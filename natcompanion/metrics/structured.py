@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
+from natcompanion._memory import affordable_root
 from natcompanion.likelihoods import Bernoulli, Gaussian, Weighted
 
 
@@ -135,6 +136,7 @@ class Positions:
         return self.likelihood.fisher_product(self._apart(r), self._apart(u)).reshape(u.shape)
 
     def fisher_root(self, r: torch.Tensor) -> torch.Tensor:
+        affordable_root(r)  # of all positions of an example together
         root = self.likelihood.fisher_root(self._apart(r))
         if root.ndim == 3:
             return root

@@ -60,7 +60,7 @@ class Preconditioned(Optimizer):
         self, model: nn.Module | None, parameters: Parameters, defaults: dict[str, Any]
     ) -> None:
         if model is not None or parameters is None:
-            require_module(model, type(self).__name__)
+            check.model(model)
         self.model: Any = model
         super().__init__(_groups(model, parameters), {**DESCENT, **defaults, "steps": 0})
 
@@ -75,6 +75,9 @@ class Preconditioned(Optimizer):
             If a parameter is not the model's or is there already, or an option is out of range.
             Nothing is changed then.
         """
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            got = list(param_group) if isinstance(param_group, dict) else check.got(param_group)
+            raise ValueError(f'param_group: expected a dict with "params" and options, got {got}')
         group = {**param_group, "params": resolved(self.model, param_group["params"])}
         if self.param_groups:
             group.setdefault("steps", self.steps)
@@ -82,6 +85,8 @@ class Preconditioned(Optimizer):
         try:
             for p in self.param_groups[-1]["params"]:
                 refuse_sharded(p, type(self).__name__)
+                if p.requires_grad and not is_lazy(p):
+                    refuse_unreal(p, type(self).__name__)
             self._check_group(self.param_groups[-1])
             self._changed()
         except ValueError:
@@ -165,6 +170,8 @@ class Preconditioned(Optimizer):
             If one is not finite.
         """
         found = {p: p.grad for p in self._leaves() if p.grad is not None}
+        for p in found:  # one that was frozen when the optimizer was made
+            refuse_unreal(p, type(self).__name__)
         refuse_not_finite(found.values(), type(self).__name__)
         return found
 
@@ -338,12 +345,7 @@ HOOKS = tuple(
 
 def require_module(model: Any, name: str) -> None:
     """Raise ValueError if this is no module."""
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"model: expected a torch.nn.Module, got {type(model).__name__}; "
-            f"{name} follows the layers of a model, so give it the model itself: "
-            f"{name}(model, ...)"
-        )
+    check.model(model)
 
 
 def warn_if_plain(optimizer: Any) -> None:
@@ -387,7 +389,7 @@ def resolved(model: nn.Module | None, chosen: Any) -> list[Any]:
     ValueError
         If one is not of this model, or is a name and there is no model.
     """
-    items = [chosen] if isinstance(chosen, (torch.Tensor, str)) else list(chosen)
+    items = check.listed(chosen)
     if model is None:
         if names := [item for item in items if isinstance(item, str)]:
             raise ValueError(f"params: expected tensors, got the names {names[:5]}")
@@ -401,7 +403,7 @@ def resolved(model: nn.Module | None, chosen: Any) -> list[Any]:
         if id(tensor) not in own:
             raise ValueError(
                 "parameters: expected parameters of the model, their names or groups of these, "
-                f"of {list(named)[:20]}; got {item if isinstance(item, str) else type(item)}"
+                f"of {list(named)[:20]}; got {check.got(item)}, which is none of them"
             )
         found.append(p)
     return found
@@ -412,7 +414,7 @@ def _groups(model: nn.Module | None, parameters: Parameters) -> list[dict[str, A
     if parameters is None:
         chosen: list[Any] = [] if model is None else list(model.parameters())
     else:
-        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        chosen = check.listed(parameters)
     if not chosen:
         raise ValueError("parameters: expected at least one parameter, got none")
     if all(isinstance(item, dict) for item in chosen):
@@ -427,6 +429,12 @@ def refuse_sharded(p: torch.Tensor, name: str) -> None:
             f"{name}: expected whole parameters, got one that is sharded over processes "
             f"({type(p).__name__}); use DistributedDataParallel instead of fully_shard"
         )
+
+
+def refuse_unreal(p: torch.Tensor, name: str) -> None:
+    """Raise ValueError for a parameter that is trained and not a dense tensor of real numbers."""
+    if p.is_complex() or p.layout != torch.strided:
+        check.numbers(p, f"{name}: parameters")
 
 
 def refuse_not_finite(gradients: Iterable[torch.Tensor], name: str) -> None:

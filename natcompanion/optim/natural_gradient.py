@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
+from natcompanion._own_likelihood import complete
 from natcompanion.damping import (
     LevenbergMarquardt,
     linear_decrease,
@@ -177,6 +178,8 @@ class NaturalGradient(Preconditioned):
         parameters: Parameters = None,
         output: Output = None,
     ) -> None:
+        complete(likelihood)  # refuses what is none
+        check.function(solver, "solver")
         self.likelihood, self.solver, self.metric = likelihood, solver, metric
         self.output = output
         self.damping = damping
@@ -232,7 +235,7 @@ class NaturalGradient(Preconditioned):
         batch; loss, gradient and products are means over all examples.
         """
         if x is None or t is None or closure is not None:
-            self._without_batch(closure)
+            self._without_batch(empty=x is None and t is None and closure is None)
             return None
         self._check_groups()
         if metric_inputs is not None and self.needs_targets is not None:
@@ -240,10 +243,10 @@ class NaturalGradient(Preconditioned):
         with torch.autocast(self._leaves()[0].device.type, enabled=False):
             return self._step(joined(x), t, joined(metric_inputs))
 
-    def _without_batch(self, closure: Callable[[], Any] | None) -> None:
-        """Do nothing for gradients of zero; ask for a batch otherwise."""
+    def _without_batch(self, *, empty: bool) -> None:
+        """Do nothing in a call with nothing for gradients of zero; ask for a batch otherwise."""
         moving = any(p.grad is not None and bool(p.grad.any()) for p in self._leaves())
-        if closure is not None or moving:
+        if moving or not empty:
             raise ValueError(
                 f"step: expected a batch of inputs and targets, as in step(x, t); "
                 f"{type(self).__name__} computes loss and gradient itself"

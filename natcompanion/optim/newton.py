@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import grad, jacrev
 
 from natcompanion.likelihoods import Likelihood
-from natcompanion.metrics.model_function import ModelFunction
+from natcompanion.metrics.model_function import ModelFunction, Refused
 from natcompanion.optim.natural_gradient import NaturalGradient
 
 LARGEST = 5000
@@ -94,6 +94,8 @@ def _row_by_row(
             torch.autograd.grad(g_i, leaves, retain_graph=True, materialize_grads=True) for g_i in g
         ]
         return torch.stack([f.flat(row) for row in rows])
+    except Refused:
+        raise
     except RuntimeError as error:
         raise ValueError(
             f"model: expected layers with second derivatives, got one without ({error}); use "

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from natcompanion import _checks
+from natcompanion._memory import affordable
 
 Nonlinearity = Callable[[torch.Tensor], torch.Tensor]
 
@@ -126,12 +127,12 @@ class EASI:
         dtype: torch.dtype = torch.float64,
     ):
         self.rate, self.eps = _checks.positive(rate, "rate"), _checks.non_negative(eps, "eps")
-        self.nonlinearity, self.normalized = nonlinearity, normalized
-        start = (
-            torch.eye(_checks.whole(dim, "dim"), device="cpu")
-            if start is None
-            else _checks.square(start, "start")
-        )
+        self.nonlinearity = _checks.function(nonlinearity, "nonlinearity")
+        self.normalized = normalized
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"dtype: expected a floating-point dtype, got {dtype!r}")
+        affordable(_checks.whole(dim, "dim"), dtype, "EASI", "fewer signals", what="signals")
+        start = torch.eye(dim, device="cpu") if start is None else _checks.square(start, "start")
         self.B = start.detach().to(dtype, copy=True)
         if len(self.B) != dim:
             raise ValueError(f"start: expected shape ({dim}, {dim}), got {tuple(self.B.shape)}")
@@ -203,8 +204,7 @@ def potter_update(S: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
     tensor([[0.4000]])
     """
     _forgetting(rho)
-    _checks.square(S, "S")
-    _checks.floating(x, "x")
+    _fitting(S, "S", x)
     phi, ratio = S.mT @ x, rho / (1 - rho)
     alpha = 1 / (ratio + phi @ phi)
     gamma = 1 / (1 + (alpha * ratio).sqrt())
@@ -227,12 +227,18 @@ def sherman_morrison_update(P: torch.Tensor, x: torch.Tensor, rho: float) -> tor
     tensor([[0.4000]])
     """
     _forgetting(rho)
-    _checks.square(P, "P")
-    _checks.floating(x, "x")
+    _fitting(P, "P", x)
     Px = P @ x
     return (P - torch.outer(Px, Px) / (rho / (1 - rho) + x @ Px)) / rho
 
 
 def _forgetting(rho: float) -> None:
-    if not 0 < rho < 1:
+    if not 0 < _checks.non_negative(rho, "rho") < 1:
         raise ValueError(f"rho: expected a number strictly between 0 and 1, got {rho!r}")
+
+
+def _fitting(A: torch.Tensor, name: str, x: torch.Tensor) -> None:
+    """Refuse a matrix that is not (d, d) for the sample x (d,)."""
+    d = len(_checks.square(A, name))
+    if _checks.floating(x, "x").shape != (d,):
+        raise ValueError(f"x: expected shape ({d},) as {name}, got {tuple(x.shape)}")

@@ -6,6 +6,7 @@ import torch
 from scipy.linalg.lapack import dgejsv
 
 from natcompanion import _checks as check
+from natcompanion._memory import affordable
 
 Kind = Literal["zca", "pca", "cholesky"]
 
@@ -205,10 +206,14 @@ class Whitener:
         Raises
         ------
         ValueError
-            If ``x`` is not a finite floating-point matrix, or its covariance is singular while
-            ``eps`` is 0. The earlier fit is kept.
+            If ``x`` is not a finite floating-point matrix, its covariance is singular while
+            ``eps`` is 0, or it would be larger than :func:`natcompanion.metrics.dense_limit`
+            allows. The earlier fit is kept.
         """
-        wide = check.matrix(x, "x").detach().double()
+        remedy = "fewer features, such as the principal ones of torch.pca_lowrank(x)"
+        width = check.matrix(x, "x").shape[1]
+        affordable(width, torch.float64, "Whitener", remedy, what="features")
+        wide = x.detach().double()
         mean = wide.mean(0)
         centred = wide - mean
         rounding = 16 * torch.finfo(torch.float64).eps * mean.abs()  # all that constants differ by

@@ -913,7 +913,8 @@ class Lending(nn.Module):
         (True, True, None, "used outside of it as well"),
         (True, True, "linear", "used outside of it as well"),
         (False, True, None, "does not take part"),
-        (False, False, None, "was never called"),
+        (True, False, None, "used outside of it as well"),
+        (False, False, None, "used outside of it as well"),
     ],
 )
 def test_a_layer_that_lends_its_weight_takes_plain_steps(called, traceable, kind, reason):

@@ -3,6 +3,8 @@ touch.
 """
 
 import copy
+import gc
+import pickle
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from natcompanion.optim import RNGD
-from natcompanion.optim._blocks import definite_inverse
+from natcompanion.optim._blocks import definite_inverse, uses
+from natcompanion.optim.rngd import _over_processes
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(12, 5, generator=G, dtype=torch.float64)
@@ -236,6 +239,86 @@ def test_by_default_an_unknown_activation_makes_a_metric_of_linear_layers(tracea
         torch.testing.assert_close(new.bias, old.bias - step[:, -1])
         assert not torch.allclose(new.weight, old.weight - 0.1 * new.weight.grad)
     torch.testing.assert_close(model.norm.weight, before.norm.weight - 0.1 * model.norm.weight.grad)
+
+
+class Loop(nn.Module):
+    """Out of sight of torch.fx; calls a layer so often, perhaps in a checkpoint."""
+
+    def __init__(self, times=1, reentrant=None):
+        super().__init__()
+        self.times, self.reentrant = times, reentrant
+        self.mix, self.out = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        if x.sum() > 1e9:
+            return x
+        for _ in range(self.times):
+            if self.reentrant is None:
+                x = F.gelu(self.mix(x))
+            else:
+                x = F.gelu(checkpoint(self.mix, x, use_reentrant=self.reentrant))
+        return {"made": (self.out(x),)}["made"][0]
+
+
+def test_a_layer_that_is_called_twice_out_of_sight_takes_plain_steps():
+    model = made(lambda: Loop(2))
+    optimizer = RNGD(model, 0.1, period=2, decay=0.5, statistics_every=1)
+    assert not optimizer.plain and set(optimizer.blocks) == {"mix", "out"}
+    with pytest.warns(UserWarning, match="62%.*'mix', it is used twice"):
+        step(model, optimizer)
+    clones = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    for one in (optimizer, *clones):
+        assert one.plain == {"mix": "it is used twice"}
+        assert len(one.model._forward_hooks) == len(one.model._forward_pre_hooks) == 1
+        for _ in range(4):
+            before = copy.deepcopy(one.model)
+            step(one.model, one)
+            new, old = one.model, before
+            plain = old.mix.weight - 0.1 * new.mix.weight.grad
+            torch.testing.assert_close(new.mix.weight, plain)
+        assert not torch.allclose(new.out.weight, old.out.weight - 0.1 * new.out.weight.grad)
+    part = RNGD(model, 0.1, period=1, parameters=model.mix.parameters())
+    with pytest.warns(UserWarning, match="100%"):
+        step(model, part)
+    part.add_param_group({"params": model.out.parameters()})
+    assert part.plain == {"mix": "it is used twice"} and list(part.blocks) == ["mix", "out"]
+    del part, one, clones, optimizer
+    gc.collect()
+    assert not (model._forward_hooks or model._forward_pre_hooks or model.mix._forward_hooks)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")  # torch's, on checkpoints
+@pytest.mark.parametrize("reentrant", [None, False, True])
+@pytest.mark.parametrize("way", ["once", "accumulated", "together", "after a failure", "asked"])
+def test_a_layer_that_is_called_once_a_pass_keeps_its_metric(way, reentrant):
+    model = made(lambda: Loop(2 if way == "asked" else 1, reentrant))
+    kind = "linear" if way == "asked" else None  # what was asked for stays
+    optimizer = RNGD(model, 0.1, period=1, blocks=kind)
+    x = X.clone().requires_grad_(reentrant is True)
+    if way == "after a failure":
+        handle = model.out.register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(x)
+        handle.remove()
+    losses = [F.cross_entropy(model(part), T[:6]) for part in (x[:6], x[6:])]
+    if way == "together":
+        sum(losses).backward()
+    else:
+        for loss in losses:
+            loss.backward()
+    with torch.no_grad():
+        model(x), model(x)
+    optimizer.step()
+    assert optimizer.plain == {} and "inverse" in kept(optimizer, "mix")
+
+
+def test_uses_counts_how_often_a_parameter_enters_a_graph():
+    a, b, c = (nn.Parameter(torch.ones(2, 2)) for _ in range(3))
+    h = F.linear(a * a, b)
+    made = {"one": h.sum(), "two": [h + b.detach(), None, "text"], "leaf": c}
+    assert uses(made) == {id(a): 2, id(b): 1}
+    with torch.no_grad():
+        assert uses(a @ b) == {}
 
 
 def test_one_example_without_a_batch_is_a_batch_of_one():
@@ -614,3 +697,14 @@ def test_one_singular_block_of_a_stack_is_damped_and_the_others_are_not():
     good, bad = definite_inverse(G, 0.0)
     torch.testing.assert_close(good.diagonal(), torch.tensor([1.0, 0.5]))
     assert bad[0, 0] == pytest.approx(1, rel=1e-3) and 1e3 < bad[1, 1] < torch.inf
+
+
+def test_what_one_process_finds_holds_for_all():
+    """A layer that one process leaves plain has no statistics, whatever the others saw of it."""
+    model = mlp()
+    optimizer = RNGD(model, 0.1, period=1)
+    blocks, counts = dict(optimizer.blocks), {"0": 12.0, "2": -torch.inf, "4": 0.0}
+    ones = {"0": torch.ones(6, 6), "2": torch.ones(4, 15)}
+    found, examples = _over_processes(blocks, ones, counts)
+    assert list(found) == ["0"] and examples["2"] < 0
+    torch.testing.assert_close(found["0"], ones["0"])

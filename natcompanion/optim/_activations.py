@@ -98,6 +98,7 @@ SHAPE_METHODS = ("size", "dim", "numel")
 TWICE = "it is used twice"
 LENT = "its weight or bias is used outside of it as well"
 UNUSED = "it does not take part in the computation that was traced"
+UNTRACED = "its activation is unknown, as the model cannot be traced"
 NEVER = (TWICE, LENT, UNUSED)
 """Why the metric of a layer's inputs would be wrong for its parameters, or would stay empty."""
 
@@ -159,7 +160,7 @@ def _trace(model: nn.Module) -> tuple[dict[str, fx.Node], dict[str, str], str]:
         return (
             {},
             {},
-            f"its activation is unknown, as the model cannot be traced: {error}",
+            f"{UNTRACED}: {error}",
         )
     finally:  # what the forward pass has noted in the model came from the tracer
         for module, before in attributes:

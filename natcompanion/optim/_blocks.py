@@ -2,6 +2,7 @@ r"""The relative metric of one layer: its statistics, running mean and inverse, 
 sees the layer's inputs.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from math import isfinite, prod
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from natcompanion._moments import first, gram
 from natcompanion.optim._activations import LINEAR, Activation, is_transposed
@@ -389,6 +391,42 @@ class InputTap(Tap):
         optimizer = self.optimizer()
         if optimizer is not None and optimizer._watches():
             optimizer._see(self.name, first(args, kwargs), output)
+
+
+class PassTap(Tap):
+    """Two hooks on the model, before and after a pass, for what tracing it could not show."""
+
+    def __call__(self, model: nn.Module, args: tuple, kwargs: dict, *output: Any) -> None:
+        if torch.compiler.is_compiling():
+            self._show_uncompiled(*output)
+        else:
+            self._show(*output)
+
+    @torch._disable_dynamo
+    def _show_uncompiled(self, *output: Any) -> None:
+        self._show(*output)
+
+    def _show(self, *output: Any) -> None:
+        optimizer = self.optimizer()
+        if optimizer is not None and optimizer._watches():
+            optimizer._end_pass(*output) if output else optimizer._begin_pass()
+
+
+def uses(output: Any) -> Counter:
+    """Return how often each parameter enters the graph of what a pass made, by ``id``."""
+    tensors = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor)]
+    waiting = [x.grad_fn for x in tensors if x.grad_fn is not None and not transformed(x)]
+    seen: set[Any] = set(waiting)
+    found: Counter[int] = Counter()
+    node: Any  # its kind has attributes that torch does not declare
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if type(node).__name__ == "AccumulateGrad":
+                found[id(node.variable)] += 1
+            elif node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return found
 
 
 def _examples(layer: nn.Module, x: torch.Tensor) -> int:

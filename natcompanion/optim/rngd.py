@@ -3,7 +3,7 @@ r"""Relative natural-gradient descent: every neuron has a small Fisher metric of
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -18,9 +18,10 @@ from natcompanion.optim._activations import (
     LINEAR,
     NEVER,
     TWICE,
+    UNTRACED,
     find_activations,
 )
-from natcompanion.optim._blocks import KINDS, Block, InputTap
+from natcompanion.optim._blocks import KINDS, Block, InputTap, PassTap, uses
 from natcompanion.optim.base import (
     Directions,
     Parameters,
@@ -48,7 +49,8 @@ class RNGD(Preconditioned):
     descent.
 
     The loop is that of any torch optimizer: zero_grad, forward, backward, step. The model is not
-    modified, except that its layers carry a forward hook while the optimizer lives.
+    modified, except that its layers carry a forward hook while the optimizer lives, and where it
+    cannot be traced, so does the model itself.
 
     A layer has a metric if it is a Linear, a Conv2d or the Conv1D of GPT-2. Where its output meets
     a norm, a residual sum or an unknown activation, as in a ResNet or a transformer, or where the
@@ -57,9 +59,8 @@ class RNGD(Preconditioned):
 
     All else takes plain gradient steps: other modules, grouped convolutions, layers with more than
     ``max_features`` inputs, layers that share or lend parameters or are used twice. ``plain`` lists
-    them, and a warning says so if that is over half of the model. Where tracing fails, only a layer
-    that is never called is known to lend its parameters; one that is used twice has the mean over
-    its uses.
+    them, and a warning says so if that is over half of the model. Where the model cannot be traced,
+    its first pass that the metric takes in shows who lends parameters and who is used twice.
 
     Parameters
     ----------
@@ -197,6 +198,8 @@ class RNGD(Preconditioned):
         self.activations, self.first = find_activations(model, activations)
         self.blocks: dict[str, Block] = {}
         self.plain: dict[str, str] = {}
+        self._found: dict[str, str] = {}  # in passes: why a layer that has a block is plain
+        self._calls: Counter[str] | None = None  # in the pass through the model that is at work
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -273,9 +276,9 @@ class RNGD(Preconditioned):
     def _preconditioned(self, gradients: Directions) -> Directions:
         statistics = self._statistics(gradients) if self._watches() else {}
         for name, block in self.blocks.items():
-            if all(p.grad is None or not p.requires_grad for p in block.parts):
+            if name in self._found:
                 continue
-            if name not in statistics and self._may_lend(block):
+            if all(p.grad is None or not p.requires_grad for p in block.parts):
                 continue
             group, kept = self._group(block), self.state[block.parts[0]]
             if "kind" not in kept:
@@ -301,8 +304,42 @@ class RNGD(Preconditioned):
     def _see(self, name: str, x: torch.Tensor, output: torch.Tensor) -> None:
         """Note a forward pass of a layer, if its statistics are wanted."""
         block = self.blocks.get(name)
-        if block is not None and self._wanted(block):
+        if self._calls is not None and torch.is_grad_enabled() and output.requires_grad:
+            self._calls[name] += 1
+        if block is not None and name not in self._found and self._wanted(block):
             block.see(x, output, self._group(block)["omega"])
+
+    def _begin_pass(self) -> None:
+        self._calls = Counter()
+
+    def _end_pass(self, output: Any) -> None:
+        """Find what tracing the model did not show: layers that lend parameters, which then enter
+        the graph more often than the layer is called, or that are called twice in a pass.
+        """
+        calls, self._calls = self._calls, None
+        if calls is None or not (entering := uses(output)):  # no gradient will come back
+            return
+        found = {}
+        for name, block in self.blocks.items():
+            if not self._untraced(name):
+                continue
+            if calls[name] > 1:
+                found[name] = TWICE
+            elif any(entering[id(p)] > calls[name] for p in block.parts):
+                found[name] = LENT
+        self._leave_plain(found)
+
+    def _leave_plain(self, found: dict[str, str]) -> None:
+        """Let layers that have a block take plain steps from now on."""
+        if found.keys() - self._found.keys():
+            self._found, self.plain = found | self._found, self.plain | found
+            warn_if_plain(self)
+
+    def _untraced(self, name: str) -> bool:
+        """Return whether a layer has its metric though the model could not be traced."""
+        reason = self.activations[name]
+        traced = not isinstance(reason, str) or not reason.startswith(UNTRACED)
+        return not traced and self._asked(name) is None
 
     def _wanted(self, block: Block) -> bool:
         """Return whether the coming step takes in the statistics of a layer."""
@@ -319,42 +356,38 @@ class RNGD(Preconditioned):
             if self._wanted(block)
             and any(p.requires_grad and (several or p in gradients) for p in block.parts)
         }
-        examples = {name: float(block.examples) for name, block in due.items()}
-        found = {name: block.statistics() for name, block in due.items() if block.pending}
+        examples = {
+            name: -inf if name in self._found else float(block.examples)
+            for name, block in due.items()
+        }
+        found = {
+            name: block.statistics()
+            for name, block in due.items()
+            if block.pending and name not in self._found
+        }
         if several and due:
             found, examples = _over_processes(due, found, examples)
-        before = len(self.plain)
         for name, block in due.items():
-            if not examples[name]:
-                self._explain_unseen(block, gradients, alone=not any(examples.values()))
-            else:
-                self.plain.pop(name, None)
-        if len(self.plain) > before:
-            warn_if_plain(self)
+            if examples[name] < 0:  # found by this process or by another
+                self._leave_plain({name: self._found.get(name, LENT)})
+            elif not examples[name]:
+                self._refuse_unseen(block, gradients)
         for name, statistics in found.items():
             self._refuse_not_finite(due[name], statistics)
         if any("kind" not in self.state.get(due[name].parts[0], {}) for name in found):
             self._check_memory()
         return found
 
-    def _explain_unseen(self, block: Block, gradients: Directions, *, alone: bool) -> None:
-        """Refuse the gradient of a layer that no pass explains, or note that it lends its
-        parameters; zeros are a layer that took no part.
+    def _refuse_unseen(self, block: Block, gradients: Directions) -> None:
+        """Refuse the gradient of a layer that no pass explains; zeros are a layer that took no
+        part.
         """
-        if not any(bool(gradients[p].count_nonzero()) for p in block.parts if p in gradients):
-            return
-        if alone or not self._may_lend(block):
+        if any(bool(gradients[p].count_nonzero()) for p in block.parts if p in gradients):
             raise ValueError(
                 f"step: expected a forward and backward pass through the model since the last "
                 f"step, but layer {block.name!r} has a gradient and saw none; call the model "
                 "itself, on which RNGD was built, or leave its parameters out with parameters="
             )
-        self.plain[block.name] = "it was never called: its parameters are used outside of it"
-
-    def _may_lend(self, block: Block) -> bool:
-        """Return whether a layer whose use could not be traced has never been called so far."""
-        untraced = isinstance(self.activations[block.name], str) and self._asked(block.name) is None
-        return untraced and not self.state.get(block.parts[0], {}).keys() & {"S", "constant"}
 
     def _refuse_not_finite(self, block: Block, statistics: torch.Tensor) -> None:
         if isfinite(float(statistics.sum())) or bool(statistics.isfinite().all()):
@@ -395,6 +428,9 @@ class RNGD(Preconditioned):
         self._check_kinds()
         sizes = {name: _size(module) for name, module in modules if name in plain}
         self.plain = dict(sorted(plain.items(), key=lambda item: sizes[item[0]], reverse=True))
+        same = {name for name, block in blocks.items() if self.blocks.get(name) is block}
+        self._found = {name: why for name, why in self._found.items() if name in same}
+        self.plain |= self._found
         self.blocks = blocks
         self._check_memory()
         self._attach()
@@ -470,22 +506,32 @@ class RNGD(Preconditioned):
             )
 
     def _attach(self) -> None:
-        """Put a hook on every layer, in the place of blind ones that were copied with the model."""
+        """Put a hook on every layer, in the place of blind ones that were copied with the model,
+        and two on the model where it could not be traced.
+        """
         handles = []
         for name, block in self.blocks.items():
-            hooks = block.layer._forward_hooks
-            for key in [
-                key
-                for key, hook in hooks.items()
-                if isinstance(hook, InputTap) and hook.optimizer() in (None, self)
-            ]:
-                del hooks[key]
-                block.layer._forward_hooks_with_kwargs.pop(key, None)
-            handles.append(
-                block.layer.register_forward_hook(InputTap(self, name), with_kwargs=True)
-            )
+            self._remove_taps(block.layer)
+            tap = InputTap(self, name)
+            handles.append(block.layer.register_forward_hook(tap, with_kwargs=True))
+        if any(map(self._untraced, self.blocks)):
+            self._remove_taps(self.model)
+            both = PassTap(self)
+            handles.append(self.model.register_forward_pre_hook(both, with_kwargs=True))
+            handles.append(self.model.register_forward_hook(both, with_kwargs=True))
         for handle in handles:
             weakref.finalize(self, handle.remove).atexit = False
+
+    def _remove_taps(self, module: nn.Module) -> None:
+        """Remove the hooks of this optimizer and those that are blind."""
+        for hooks, with_kwargs in (
+            (module._forward_hooks, module._forward_hooks_with_kwargs),
+            (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+        ):
+            for key, hook in list(hooks.items()):
+                if isinstance(hook, (InputTap, PassTap)) and hook.optimizer() in (None, self):
+                    del hooks[key]
+                    with_kwargs.pop(key, None)
 
     # ---- Saving and loading
 
@@ -568,7 +614,7 @@ def _over_processes(
     parts = {
         name: found[name] * (examples[name] / total) if name in found else due[name].nothing()
         for name, total in totals.items()
-        if total
+        if total > 0
     }
     reduce_sum(list(parts.values()))
     return parts, totals

@@ -8,14 +8,18 @@ from torch import nn
 from torch.nn.functional import pad, unfold
 
 from natcompanion import _checks as check
-from natcompanion._memory import affordable
-from natcompanion._moments import damped_inverse
+from natcompanion._memory import affordable, refuse_larger
+from natcompanion._moments import damped_inverse, gram
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Output, Parameters, sampled_scores
-from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
+from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction, finite
 from natcompanion.metrics.operators import input_batches
 from natcompanion.metrics.structured import Inputs
+
+FEW = 5
+"""Examples on which a model is tried: outputs of the right shape that do not influence one another.
+"""
 
 
 class KroneckerFactors(NamedTuple):
@@ -279,7 +283,7 @@ class Layer(fast.Layer):
         if sharing == "reduce":
             d = d.sum(2, keepdim=True)
         d = d.flatten(0, 2).double()
-        return self._inputs_moment(sharing), d.mT @ d
+        return self._inputs_moment(sharing), gram(d)
 
     def _inputs_moment(self, sharing: str) -> torch.Tensor:
         if isinstance(self.module, nn.Embedding):
@@ -287,12 +291,12 @@ class Layer(fast.Layer):
                 found = _counts(self.module, self.inputs.flatten()[None])[0]
                 return found / self.inputs[0].numel()
             h = _counts(self.module, self.inputs.flatten(1)) / self.inputs[0].numel()
-            return h.mT @ h
+            return gram(h)
         h = self.seen()
         if sharing == "reduce":
             h = h.mean(1, keepdim=True)
         count, h = len(h), h.flatten(0, 1).double()
-        return (h.mT @ h).mul_(count / len(h))
+        return gram(h).mul_(count / len(h))
 
     def explains(self, delta: torch.Tensor, gradients: dict[str, torch.Tensor]) -> bool:
         """Say whether cotangents (n, ...) of the output give the gradients that autograd finds:
@@ -428,20 +432,26 @@ def factors_of(
             if isinstance(layer.module, nn.Embedding):
                 size, remedy = layer.module.num_embeddings, 'sharing="expand", or freeze it'
                 affordable(size, torch.float64, f"Embedding {name!r}", remedy)
+
+    def cotangents_of(r: torch.Tensor) -> torch.Tensor:
+        if draws is not None:
+            return sampled_scores(likelihood, r, draws, generator)
+        n, o = r.shape
+        refuse_larger(
+            n * o * o, r.dtype, f"likelihood: {o} outputs of {n} examples need", "draws=1"
+        )
+        return likelihood.fisher_root(r).mT
+
     with torch.autocast(x.device.type, enabled=False):
-        r = f.output(x)
-        if draws is None:
-            cotangents = likelihood.fisher_root(r).mT
-        else:
-            cotangents = sampled_scores(likelihood, r, draws, generator)
-        return _summed(f, layers, x, cotangents, sharing)
+        f.output(x[:FEW])  # the model's outputs are what they should be
+        return _summed(f, layers, x, cotangents_of, sharing)
 
 
 def _summed(
     f: ModelFunction,
     layers: dict[str, Layer],
     x: Any,
-    cotangents: torch.Tensor,
+    cotangents_of: Callable[[torch.Tensor], torch.Tensor],
     sharing: str,
 ) -> tuple[dict[str, KroneckerFactors], dict[str, str]]:
     layers, plain = dict(layers), dict[str, str]()
@@ -449,7 +459,7 @@ def _summed(
     start, step = 0, 2  # the first part is small: it says how large the next may be
     while start < len(x) and layers:
         part = slice(start, start + step)
-        new, deltas = _backpropagated(f, layers, x[part], cotangents[part], first=start == 0)
+        new, deltas = _backpropagated(f, layers, x[part], cotangents_of, first=start == 0)
         plain |= new
         layers = {name: layer for name, layer in layers.items() if name not in plain}
         for name, layer in layers.items():
@@ -471,7 +481,7 @@ def _backpropagated(
     f: ModelFunction,
     layers: dict[str, Layer],
     x: Any,
-    cotangents: torch.Tensor,
+    cotangents_of: Callable[[torch.Tensor], torch.Tensor],
     first: bool,
 ) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     """Run the model; return why layers have no factors, and the cotangents (k, n, ...) of the
@@ -486,6 +496,7 @@ def _backpropagated(
     live = {name: layer for name, layer in layers.items() if name not in plain}
     if not live:
         return plain, {}
+    cotangents = cotangents_of(finite(r.detach()))
     outputs = [layer.outputs for layer in live.values()]
     columns = [
         torch.autograd.grad(r, outputs, c, retain_graph=True, materialize_grads=True)
@@ -526,8 +537,8 @@ def _exact(
     R = R.to(dtype)
     if Q is None:
         return lambda G: (R @ ((R.mT @ G.to(dtype)) * scale)).to(G.dtype)
-    Q = Q.to(dtype)
-    return lambda G: (R @ ((R.mT @ G.to(dtype) @ Q) * scale) @ Q.mT).to(G.dtype)
+    Q, scale = Q.to(dtype), scale.mT
+    return lambda G: (Q @ ((Q.mT @ G.to(dtype).mT @ R) * scale) @ R.mT).mT.to(G.dtype)
 
 
 def _factored(
@@ -536,9 +547,9 @@ def _factored(
     diagonal = f.A if f.A.ndim == 1 else f.A.diagonal()
     a, b = float(diagonal.mean()), float(f.B.diagonal().mean())
     pi = (a / b) ** 0.5 if a > 0 and b > 0 else 1.0
-    left, eps = damped_inverse(f.B, damping**0.5 / pi).to(dtype), damping**0.5 * pi
+    left, eps = damped_inverse(f.B, damping**0.5 / pi, dtype), damping**0.5 * pi
     if f.A.ndim == 1:
         column = (1 / (f.A + eps)).to(dtype)
         return lambda G: (left @ (G.to(dtype) * column)).to(G.dtype)
-    right = damped_inverse(f.A, eps).to(dtype)
-    return lambda G: (left @ G.to(dtype) @ right).to(G.dtype)
+    right = damped_inverse(f.A, eps, dtype)
+    return lambda G: (right @ (G.to(dtype).mT @ left)).mT.to(G.dtype)

@@ -235,7 +235,7 @@ class KFAC(Preconditioned):
         old, k = self.factors.get(name), self.param_groups[0]["decay"]
         if old is None or (old.A.shape, old.bias) != (new.A.shape, new.bias):
             return new
-        return KroneckerFactors(k * old.A + (1 - k) * new.A, k * old.B + (1 - k) * new.B, new.bias)
+        return KroneckerFactors(old.A.lerp(new.A, 1 - k), old.B.lerp(new.B, 1 - k), new.bias)
 
     # ---- Parts
 

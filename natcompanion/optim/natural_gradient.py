@@ -25,6 +25,7 @@ from natcompanion.metrics.model_function import ModelFunction
 from natcompanion.metrics.structured import joined
 from natcompanion.optim.base import Parameters, Preconditioned, Share, trainable
 from natcompanion.solvers import Reason, Solution, minres_qlp
+from natcompanion.solvers.solution import largest
 
 Metric = Callable[..., Any]
 Solver = Callable[..., Solution]
@@ -267,7 +268,7 @@ class NaturalGradient(Preconditioned):
         (loss_after,) = share.mean(self._loss(f, moved(f, move), wide, t))
         predicted = self._predicted(g, move, A)
         rho = reduction_ratio(loss, loss_after, predicted, eps=torch.finfo(f.dtype).eps)
-        idle = not bool((self._option(f, "lr") * g).any())
+        idle = not largest(self._option(f, "lr") * g)
         accepted = self._judge(loss, loss_after, predicted, rho, idle=idle)
         if accepted:
             self._write(f, move, velocity, solution.x)

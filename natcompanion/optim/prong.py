@@ -632,7 +632,7 @@ class PRONG(Preconditioned):
 
     def _applied(self, matrix: torch.Tensor, scale: torch.Tensor | None) -> Map:
         """Return the multiplication of rows by the metric."""
-        return lambda x: x @ matrix
+        return lambda x: (x.reshape(-1, x.shape[-1]) @ matrix).view(x.shape)
 
     # ---- Keeping
 

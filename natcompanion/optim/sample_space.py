@@ -9,12 +9,14 @@ from torch import nn
 from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion._memory import affordable, refuse_larger
+from natcompanion._moments import gram
 from natcompanion.damping import reduction_ratio
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import DETACHED, ModelFunction
 from natcompanion.optim.natural_gradient import NaturalGradient, Step, moved
 from natcompanion.solvers import Reason
+from natcompanion.solvers.solution import largest
 
 REFINEMENTS = 3
 """Most corrections of a solution by its residual."""
@@ -181,7 +183,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
             move = after.scale * move
         predicted = self._predicted(g, move, _Products(J, likelihood, damping))
         rho = reduction_ratio(loss, loss_after, predicted, eps=torch.finfo(f.dtype).eps)
-        idle = not bool((self._option(f, "lr") * g).any())
+        idle = not largest(self._option(f, "lr") * g)
         accepted = self._judge(loss, loss_after, predicted, rho, idle=idle) and after.ok
         if accepted:
             self._write(f, move, velocity, d)
@@ -417,8 +419,8 @@ class LayerJacobian(Jacobian):
                 total.addmm_(rows.flatten(0, 1), rows.flatten(0, 1).mT)
                 continue
             back, h = delta.flatten(0, 1), layer.augmented()
-            gram = (back @ back.mT).view(n, o, n, o).mul_((h @ h.mT)[:, None, :, None])
-            total += gram.view_as(total)
+            block = gram(back.mT).view(n, o, n, o).mul_((h @ h.mT)[:, None, :, None])
+            total += block.view_as(total)
         return total
 
     def push(self, v: torch.Tensor) -> torch.Tensor:

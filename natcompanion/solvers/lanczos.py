@@ -32,7 +32,7 @@ def lanczos(system: System, r: torch.Tensor) -> Iterator[tuple[float, float, flo
     system.tridiagonals.append(T := [])
     kept = _room(r) if system.preconditioner is None else r[:0, None]
     current = r
-    before, y, v = (torch.zeros_like(r) for _ in range(3))
+    before, y, v = torch.zeros_like(r), torch.empty_like(r), torch.empty_like(r)
     z = system.precondition(current)
     beta = length(current, z)
     beta_old, size, k = 0.0, 0.0, 0

@@ -97,7 +97,7 @@ LONG = 2**17
 """Up to that many unknowns the vectors of a solver are float64 whatever the dtype of ``A``. Longer
 ones have the dtype of the system: wide copies and fresh memory would cost more than the product.
 """
-BLOCK = 2**15
+BLOCK = 2**17
 """Numbers of a vector that are worked on together."""
 
 
@@ -156,7 +156,7 @@ class Scaled:
                 f"{tuple(v.shape)}, "
                 f"got {tuple(product.shape)}"
             )
-        if not self.unit and bool(v.any()):
+        if not self.unit and largest(v):
             self.unit = unit(largest(product) / largest(v))
         if product.dtype == v.dtype and self.unit in (0.0, 1.0):
             return product
@@ -221,7 +221,7 @@ class System:
         if self.unit not in (0.0, 1.0):
             self.b = (b.double() / self.unit).to(self.wide)
         self.norm_b = norm(self.b)
-        self.x0 = None if x0 is None or not bool(x0.any()) else x0.detach()
+        self.x0 = None if x0 is None or not largest(x0) else x0.detach()
         self.tridiagonals: list[list[tuple[float, float]]] = []  # one of each Lanczos process
 
     def precondition(self, v: torch.Tensor) -> torch.Tensor:
@@ -237,7 +237,7 @@ class System:
 
     def residual(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``b - A x``; no product is spent on zero."""
-        return self.b - self.A @ x if bool(x.any()) else self.b
+        return self.b - self.A @ x if largest(x) else self.b
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         """Return an ``x`` of the caller in the units of the scaled system."""

@@ -5,7 +5,7 @@ from torch import nn
 
 from natcompanion.chapters.experiments import _revisiting_training as training
 from natcompanion.chapters.experiments import compare
-from natcompanion.chapters.experiments.kit import Clock, batches
+from natcompanion.chapters.experiments.kit import Clock, fed, looks
 from natcompanion.data import mnist
 from natcompanion.optim import NaturalGradient
 
@@ -83,16 +83,9 @@ def race(
     clock = Clock()
     with clock:
         step = stepper(setting, model, split, batch)
-    order = batches(len(split.x), batch, setting.generator(2))
     points = [_seen(model, split, 0, clock)]
-    for update, index in zip(range(1, setting.updates + 1), order, strict=False):
-        try:
-            with clock:
-                step(split.x[index], split.t[index])
-        except ValueError:  # the library's optimizers refuse what is not finite
-            break
-        if update % every:
-            continue
+    fed_step = fed(step, split.x, split.t, batch, setting.generator(2))
+    for update in looks(fed_step, setting.updates, every, clock):
         points.append(_seen(model, split, update, clock))
         train = points[-1]["train"]
         if train <= target or not train < 10 * points[0]["train"]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from natcompanion.chapters.experiments import Settings, experiment
-from natcompanion.chapters.experiments.kit import Clock
+from natcompanion.chapters.experiments.kit import Clock, looks
 from natcompanion.likelihoods import Gaussian
 from natcompanion.optim import SampleSpaceNaturalGradient
 
@@ -129,14 +129,7 @@ def poisson(settings: AfterPoisson) -> dict:
     with (clock := Clock()):
         step = stepper(settings, model, x)
     curve, seconds, arrived = [model.error()], [0.0], None
-    for update in range(1, settings.updates + 1):
-        try:
-            with clock:
-                step()
-        except ValueError:  # the library refuses what is not finite
-            break
-        if update % settings.every:
-            continue
+    for update in looks(step, settings.updates, settings.every, clock):
         error = model.error()
         if not error < 10 * curve[0]:
             break

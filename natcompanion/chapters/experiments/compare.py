@@ -18,7 +18,7 @@ from torch import nn
 from natcompanion import optim
 from natcompanion.chapters.experiments import Settings, experiment
 from natcompanion.chapters.experiments import _prong_training as prong
-from natcompanion.chapters.experiments.kit import Clock, batches
+from natcompanion.chapters.experiments.kit import Clock, fed, looks
 from natcompanion.data import digits
 from natcompanion.likelihoods import Bernoulli, Categorical, Likelihood
 
@@ -90,15 +90,8 @@ def compare(settings: Compare) -> dict:
     with (clock := Clock()):
         step = stepper(settings, problem)
     target, curve, seconds = TARGETS[settings.problem], [problem.score(problem.model)], [0.0]
-    order, arrived = batches(len(problem.x), problem.batch, settings.generator(2)), None
-    for update, index in zip(range(1, settings.updates + 1), order, strict=False):
-        try:
-            with clock:
-                step(problem.x[index], problem.t[index])
-        except ValueError:  # the library's optimizers refuse what is not finite
-            break
-        if update % settings.every:
-            continue
+    fed_step, arrived = fed(step, problem.x, problem.t, problem.batch, settings.generator(2)), None
+    for update in looks(fed_step, settings.updates, settings.every, clock):
         curve.append(problem.score(problem.model))
         seconds.append(clock.seconds)
         if not curve[-1] < 10 * curve[0]:

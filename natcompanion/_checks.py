@@ -44,7 +44,6 @@ def floating(x: torch.Tensor, name: str) -> torch.Tensor:
         raise ValueError(
             f"{name}: expected a torch.Tensor, got {type(x).__name__}; wrap it in torch.as_tensor"
         )
-    numbers(x, name)
     if not x.is_floating_point():
         raise ValueError(
             f"{name}: expected a floating-point tensor, got {x.dtype}; convert it with .double()"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 
 from natcompanion import _checks
-from natcompanion._memory import affordable
 
 Nonlinearity = Callable[[torch.Tensor], torch.Tensor]
 
@@ -127,12 +126,12 @@ class EASI:
         dtype: torch.dtype = torch.float64,
     ):
         self.rate, self.eps = _checks.positive(rate, "rate"), _checks.non_negative(eps, "eps")
-        self.nonlinearity = _checks.function(nonlinearity, "nonlinearity")
-        self.normalized = normalized
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise ValueError(f"dtype: expected a floating-point dtype, got {dtype!r}")
-        affordable(_checks.whole(dim, "dim"), dtype, "EASI", "fewer signals", what="signals")
-        start = torch.eye(dim, device="cpu") if start is None else _checks.square(start, "start")
+        self.nonlinearity, self.normalized = nonlinearity, normalized
+        start = (
+            torch.eye(_checks.whole(dim, "dim"), device="cpu")
+            if start is None
+            else _checks.square(start, "start")
+        )
         self.B = start.detach().to(dtype, copy=True)
         if len(self.B) != dim:
             raise ValueError(f"start: expected shape ({dim}, {dim}), got {tuple(self.B.shape)}")

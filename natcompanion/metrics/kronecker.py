@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import pad, unfold
 
 from natcompanion import _checks as check
-from natcompanion._memory import affordable, refuse_larger
+from natcompanion._memory import affordable
 from natcompanion._moments import damped_inverse, gram
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
@@ -436,10 +436,6 @@ def factors_of(
     def cotangents_of(r: torch.Tensor) -> torch.Tensor:
         if draws is not None:
             return sampled_scores(likelihood, r, draws, generator)
-        n, o = r.shape
-        refuse_larger(
-            n * o * o, r.dtype, f"likelihood: {o} outputs of {n} examples need", "draws=1"
-        )
         return likelihood.fisher_root(r).mT
 
     with torch.autocast(x.device.type, enabled=False):

@@ -211,6 +211,8 @@ class Whitener:
             allows. The earlier fit is kept.
         """
         remedy = "fewer features, such as the principal ones of torch.pca_lowrank(x)"
+        if isinstance(x, torch.Tensor):
+            check.numbers(x, "x")
         width = check.matrix(x, "x").shape[1]
         affordable(width, torch.float64, "Whitener", remedy, what="features")
         wide = x.detach().double()

@@ -3,7 +3,8 @@ to do.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -77,6 +78,14 @@ def square(x: torch.Tensor, name: str) -> torch.Tensor:
     return x
 
 
+def shaped(x: torch.Tensor, name: str, *shape: int) -> torch.Tensor:
+    """Return ``x`` if it is a tensor of this shape."""
+    if not isinstance(x, torch.Tensor) or x.shape != shape:
+        came = f"shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else got(x)
+        raise ValueError(f"{name}: expected a tensor of shape {shape}, got {came}")
+    return x
+
+
 def symmetric(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return the symmetrized ``x`` if it is square and symmetric up to rounding."""
     square(x, name)
@@ -90,6 +99,34 @@ def symmetric(x: torch.Tensor, name: str) -> torch.Tensor:
             f"(largest entry {scale:.3g}); use (A + A.T) / 2 if that is rounding"
         )
     return (x + x.mT) / 2
+
+
+class Refused(ValueError, RuntimeError):
+    """What the user's own code refused; a RuntimeError too, after which other ways are tried, such
+    as one example after the other.
+    """
+
+
+@contextmanager
+def told(what: Callable[[], str]) -> Iterator[None]:
+    """Say in words what failed in the user's own code, before the original message."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, RuntimeError, LookupError, AttributeError) as error:
+        raise Refused(f"{what()}: {type(error).__name__}: {error}") from error
+
+
+def shown(x: Any) -> str:
+    """Return dtype and shape of a tensor, or the beginning of anything else, for messages."""
+    return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)[:40]
+
+
+TAKES = (
+    "model: expected inputs that it takes, a tensor as model(x), a tuple as model(*x), a "
+    "dictionary as model(**x)"
+)
 
 
 def unit(x: torch.Tensor, name: str) -> torch.Tensor:
@@ -193,9 +230,9 @@ def listed(parameters: Any) -> list[Any]:
     return list(parameters)
 
 
-def function(f: Any, name: str) -> Any:
-    """Return ``f`` if it can be called; None is no function and passes."""
-    if f is not None and (isinstance(f, type) or not callable(f)):
+def function(f: Any, name: str, *, classes: bool = False) -> Any:
+    """Return ``f`` if it can be called, and is no class unless ``classes``; None passes."""
+    if f is not None and ((isinstance(f, type) and not classes) or not callable(f)):
         raise ValueError(f"{name}: expected a function, got {got(f)}")
     return f
 
@@ -204,9 +241,14 @@ def entries(state_dict: dict, names: set[str], kind: str) -> None:
     """Refuse a state that lacks some of these entries: it is not one of this ``kind`` of
     optimizer.
     """
-    if not names <= set(state_dict):
+    if not isinstance(state_dict, Mapping) or not names <= set(state_dict):
         raise ValueError(
-            f"state_dict: expected one of {kind}, got one with the entries {list(state_dict)}"
+            f"state_dict: expected one of {kind}, got "
+            + (
+                f"the entries {list(state_dict)}"
+                if isinstance(state_dict, Mapping)
+                else got(state_dict)
+            )
         )
 
 

@@ -91,7 +91,9 @@ class FromNLL:
         if nll is None:
             raise ValueError("nll: expected a function of outputs and targets, got None")
         check.function(nll, "nll"), check.function(sample, "sample")
-        if targets is not None and (not isinstance(targets, torch.Tensor) or not len(targets)):
+        if targets is not None and (
+            not isinstance(targets, torch.Tensor) or not targets.ndim or not len(targets)
+        ):
             raise ValueError("targets: expected a tensor of the values of a target, (k,)")
         self._nll, self._sample, self.targets = nll, sample, targets
         self.draws = check.whole(draws, "draws")

@@ -30,7 +30,7 @@ def test_sharded_parameters_are_refused(paths, name):
     for rank in range(2):
         said = paths[rank]["refusals"]
         assert "use DistributedDataParallel instead of fully_shard" in said[name]
-        assert "give it the model itself" in said[f"{name}, parts"]  # not a part of its parameters
+        assert "give the model itself" in said[f"{name}, parts"]  # not a part of its parameters
 
 
 def test_what_needs_the_whole_batch_is_refused(paths):

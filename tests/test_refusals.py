@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from natcompanion import metrics, optim
+from natcompanion import metrics, optim, relative
 from natcompanion.likelihoods import Bernoulli, Categorical, FromNLL, Gaussian, Weighted
 from natcompanion.metrics.model_function import ModelFunction, select
 from natcompanion.whitening import Whitener, potter_update, sherman_morrison_update
@@ -504,3 +504,77 @@ def test_layers_by_brute_force(make, shape):
         assert torch.allclose(A @ v, expected @ v, rtol=1e-9, atol=1e-12)
     other = metrics.FisherOperator(model, x[:4], Categorical())
     assert not torch.allclose(other @ v, expected @ v, rtol=1e-3)
+
+
+# ---- A wrong argument of each function: what is refused, and the call that is not
+
+
+def leaf():
+    return torch.nn.Parameter(torch.ones(2))
+
+
+ONES = [torch.ones(n).double() for n in range(12)]
+G3, V, H = torch.eye(3).double(), torch.eye(5, 3).double(), torch.eye(5, 2).double()
+QUADRATIC = optim.Quadratic(torch.eye(2))
+ARGUMENTS = {
+    # steps
+    "mirror": (
+        optim.mirror_step, (QUADRATIC, ONES[2], ONES[2], 0.1),
+        (optim.Quadratic, ONES[2], ONES[2], 0.1), "psi: expected a mirror.*the class Quadratic",
+    ),
+    "mirror of": (
+        optim.mirror_step, (QUADRATIC, ONES[2], ONES[2], 0.1), (QUADRATIC, ONES[2], ONES[3], 0.1),
+        "gradient: expected a tensor of shape",
+    ),
+    "Bregman": (
+        optim.bregman_divergence, (QUADRATIC, ONES[2], ONES[2]), ("q", ONES[2], ONES[2]), "psi:",
+    ),
+    "descent": (
+        optim.MirrorDescent, ([leaf()], QUADRATIC, 0.1), ([leaf()], optim.Quadratic, 0.1),
+        "psi: expected a mirror, a metric",
+    ),
+    "space": (
+        optim.NaturalSpace, ([leaf()], torch.eye(2), torch.optim.SGD),
+        ([leaf()], torch.eye(2), "SGD"), "metric, optimizer: expected.*'SGD'",
+    ),
+    "tensors": (
+        optim.RelativeGradient, ([nn.Parameter(torch.eye(2))], 0.1), ([3], 0.1),
+        "params: expected tensors, got int",
+    ),
+    "closure": (optim.RNGD(mlp(), lr=0.1).step, (None,), (3,), "closure: expected a function"),
+    "state": (
+        optim.RNGD(mlp(), lr=0.1).load_state_dict, (optim.RNGD(mlp(), lr=0.1).state_dict(),),
+        ({},), "state_dict: expected one of RNGD",
+    ),
+    "no state": (
+        optim.RNGD(mlp(), lr=0.1).load_state_dict, (optim.RNGD(mlp(), lr=0.1).state_dict(),),
+        (None,), "state_dict: expected one of RNGD.*got None",
+    ),
+    # metrics and forms
+    "energy": (
+        metrics.energy_metric, (lambda p, x: p @ x, torch.ones(4), batch()[0]),
+        (lambda p, x: p @ x, torch.ones(3), batch()[0]), r"params, torch.float32 \(4,\)",
+    ),
+    "number": (
+        metrics.energy_metric, (lambda p, x: p @ x, torch.ones(4), batch()[0]),
+        (lambda p, x: p * x, torch.ones(4), batch()[0]), "function: expected a number of function",
+    ),
+    "params": (
+        metrics.energy_metric, (lambda p, x: p @ x, torch.ones(4), batch()[0]),
+        (lambda p, x: p @ x, 3, batch()[0]), "params: expected a tensor, or a dict",
+    ),
+    "trace": (metrics.estimate_trace, (G3,), ("A",), "A: expected a square matrix"),
+    "sizes": (metrics.block_diagonal, (G3, [1, 2]), (G3, 3), "sizes: expected a list"),
+    "order": (relative.neuron_order, (nn.Linear(2, 2),), (nn.ReLU(),), "linear: expected"),
+    "targets": (
+        lambda t: FromNLL(lambda r, t: r[:, 0], targets=t), (ONES[3],), (torch.tensor(1.0),),
+        "targets: expected a tensor of the values",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "right", "wrong", "words"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments(call, right, wrong, words):
+    with pytest.raises(ValueError, match=words):
+        call(*wrong)
+    call(*right)

@@ -123,18 +123,23 @@ def _per_example_gradients(
     function: Callable[..., torch.Tensor], params: Params, data: tuple[torch.Tensor, ...]
 ) -> torch.Tensor:
     """Return the gradient of ``function(params, *example)`` for each example, shape (n, P)."""
+    check.function(function, "function")
     if not (leaves := _leaves(params)):
         raise ValueError("params: expected at least one tensor, got none")
     for leaf in leaves:
         check.floating(leaf, "params")
     for tensor in data:
-        check.floating(tensor.double() if isinstance(tensor, torch.Tensor) else tensor, "data")
+        if isinstance(tensor, torch.Tensor):
+            tensor = check.numbers(tensor, "data").double()
+        check.floating(tensor, "data")
     if not data or any(t.ndim == 0 for t in data) or len({len(t) for t in data}) != 1:
         raise ValueError(
             "data: expected tensors with one batch size, got shapes "
             f"{[tuple(t.shape) for t in data]}"
         )
-    gradients = vmap(grad(function), in_dims=(None, *[0] * len(data)))(params, *data)
+    example = ", ".join(["params", *(check.shown(t[0]) for t in data)])
+    with check.told(lambda: f"function: expected a number of function({example}), but it failed"):
+        gradients = vmap(grad(function), in_dims=(None, *[0] * len(data)))(params, *data)
     if isinstance(params, dict):
         gradients = [gradients[name] for name in params]
     return torch.cat([leaf.reshape(len(data[0]), -1) for leaf in _leaves(gradients)], 1).detach()
@@ -143,4 +148,8 @@ def _per_example_gradients(
 def _leaves(params: Params) -> list[torch.Tensor]:
     if isinstance(params, torch.Tensor):
         return [params]
+    if not isinstance(params, (dict, tuple, list)):
+        raise ValueError(
+            f"params: expected a tensor, or a dict, tuple or list of them, got {check.got(params)}"
+        )
     return list(params.values()) if isinstance(params, dict) else list(params)

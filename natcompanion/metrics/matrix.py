@@ -68,6 +68,8 @@ def block_diagonal(G: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
             [0., 1., 1.]])
     """
     check.square(G, "G")
+    if not isinstance(sizes, Sequence):
+        raise ValueError(f"sizes: expected a list of integers, got {check.got(sizes)}")
     sizes = list(sizes)
     if not all(isinstance(size, int) and size > 0 for size in sizes) or sum(sizes) != len(G):
         raise ValueError(f"sizes: expected positive integers with sum {len(G)}, got {sizes}")

@@ -19,10 +19,6 @@ from natcompanion.metrics.structured import Inputs, Positions, joined
 
 CHUNK = 2**24
 """Numbers that a block of per-example rows may hold."""
-TAKES = (
-    "model: expected inputs that it takes, a tensor as model(x), a tuple as model(*x), a "
-    "dictionary as model(**x)"
-)
 DETACHED = (
     "model: expected outputs that depend on the parameters, got outputs without a graph; is "
     "there a detach()?"
@@ -129,13 +125,15 @@ class ModelFunction:
             _twice_differentiable(self.modules),
             torch.enable_grad(),  # the model may differentiate by its inputs
         ):
-            with _told(lambda: f"{TAKES}, but {_call(x)} failed"):
+            with check.told(lambda: f"{check.TAKES}, but {_call(x)} failed"):
                 found = (
                     x.map(torch.Tensor.detach).given_to(self.model)
                     if isinstance(x, Inputs)
                     else self.model(x.detach())
                 )
-            with _told(lambda: f"output: expected to select from {check.got(found)}, but failed"):
+            with check.told(
+                lambda: f"output: expected to select from {check.got(found)}, but failed"
+            ):
                 r = found if self.select is None else self.select(found)
         if not isinstance(r, torch.Tensor) or r.ndim < 1 or len(r) != len(x):
             got = f"shape {tuple(r.shape)}" if isinstance(r, torch.Tensor) else type(r).__name__
@@ -207,32 +205,11 @@ class ModelFunction:
             yield part, self.rows(x[part], cotangents[part])
 
 
-class Refused(ValueError, RuntimeError):
-    """The model refused its inputs, or ``output`` what it returned; a RuntimeError too, after which
-    other ways are tried, such as one example after the other.
-    """
-
-
-@contextmanager
-def _told(what: Callable[[], str]) -> Iterator[None]:
-    """Say in words what failed, before the original message."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (TypeError, RuntimeError, LookupError, AttributeError) as error:
-        raise Refused(f"{what()}: {type(error).__name__}: {error}") from error
-
-
 def _call(x: Any) -> str:
     """Return the call of the model with these inputs, in words."""
-
-    def shown(v: Any) -> str:
-        return f"{v.dtype} {tuple(v.shape)}" if isinstance(v, torch.Tensor) else repr(v)[:40]
-
     if not isinstance(x, Inputs):
-        return f"model({shown(x)})"
-    parts = [f"{k}={shown(v)}" if x.named else shown(v) for k, v in x.parts.items()]
+        return f"model({check.shown(x)})"
+    parts = [(f"{k}=" if x.named else "") + check.shown(v) for k, v in x.parts.items()]
     return f"model({', '.join(parts)})"
 
 

@@ -146,6 +146,7 @@ class Preconditioned(Optimizer):
             changed then.
         """
         self._check_groups()
+        check.function(closure, "closure")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -253,8 +254,15 @@ class Preconditioned(Optimizer):
             If it is not one of this optimizer on this model. Nothing is changed then.
         """
         keep: list[dict] = []
+        name = type(self).__name__
+        check.entries(state_dict, set(), name)
+
+        def take(_: Any, saved: dict) -> None:  # after other hooks, which may unwrap it
+            check.entries(saved, {"state", "param_groups"}, name)
+            keep.append(saved)
+
         # torch casts every tensor of a state to the dtype of its parameter; the originals undo that
-        handle = self.register_load_state_dict_pre_hook(lambda _, saved: keep.append(saved))
+        handle = self.register_load_state_dict_pre_hook(take)
         self._originals = keep
         try:
             super().load_state_dict(state_dict)
@@ -391,8 +399,10 @@ def resolved(model: nn.Module | None, chosen: Any) -> list[Any]:
     """
     items = check.listed(chosen)
     if model is None:
-        if names := [item for item in items if isinstance(item, str)]:
-            raise ValueError(f"params: expected tensors, got the names {names[:5]}")
+        for item in items:
+            pair = isinstance(item, tuple) and len(item) == 2
+            if not isinstance(item[1] if pair else item, torch.Tensor):
+                raise ValueError(f"params: expected tensors, got {check.got(item)}")
         return items
     named = dict(model.named_parameters(remove_duplicate=False))
     own = {id(p) for p in named.values()}

@@ -16,7 +16,7 @@ from natcompanion import _checks as check
 from natcompanion.damping import LevenbergMarquardt
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics.curvature import GaussNewtonOperator
-from natcompanion.metrics.model_function import ModelFunction, Refused
+from natcompanion.metrics.model_function import ModelFunction
 from natcompanion.optim.natural_gradient import NaturalGradient, moved
 from natcompanion.solvers import Reason, Solution, conjugate_gradient
 
@@ -153,7 +153,7 @@ class KrylovSubspaceDescent(NaturalGradient):
             move = basis @ torch.as_tensor(a, dtype=basis.dtype, device=basis.device)
             try:
                 value, gradient = self._gradient(f, x, t, moved(f, move.to(g.dtype)))
-            except Refused:
+            except check.Refused:
                 raise
             except ValueError:  # too far: the loss is not finite there
                 return FAR, np.zeros_like(a)

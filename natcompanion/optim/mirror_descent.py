@@ -109,6 +109,15 @@ class Quadratic:
         return Quadratic((self._vectors * self._values.sqrt()) @ self._vectors.mT)
 
 
+def _is_mirror(psi: Any) -> bool:
+    return hasattr(psi, "conjugate_gradient") and not isinstance(psi, type)
+
+
+def _require_mirror(psi: Any) -> None:
+    if not _is_mirror(psi):
+        raise ValueError(f"psi: expected a mirror such as Quadratic(metric), got {check.got(psi)}")
+
+
 def bregman_divergence(psi: Mirror, q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
     r"""Return :math:`B_\psi(q, p) = \psi(q) - \psi(p) - \langle \nabla\psi(p), q - p \rangle`, at
     least 0.
@@ -135,6 +144,8 @@ def bregman_divergence(psi: Mirror, q: torch.Tensor, p: torch.Tensor) -> torch.T
     >>> bregman_divergence(psi, q, p)  # half of 1 * 2 ** 2 + 4 * 1 ** 2
     tensor(4., dtype=torch.float64)
     """
+    _require_mirror(psi)
+    check.shaped(q, "q", *p.shape)
     return psi.value(q) - psi.value(p) - psi.gradient(p) @ (q - p)
 
 
@@ -178,6 +189,7 @@ def proximal_objective(
     >>> all(proximal_objective(psi, other, theta, gradient, lr=0.5) > best for other in near)
     True
     """
+    check.shaped(gradient, "gradient", *theta.shape)
     return q @ gradient + bregman_divergence(psi, q, theta) / check.positive(lr, "lr")
 
 
@@ -257,12 +269,11 @@ class MirrorDescent(Preconditioned):
         nesterov: bool = False,
         weight_decay: float = 0.0,
     ) -> None:
-        if not (
-            callable(psi) or isinstance(psi, torch.Tensor) or hasattr(psi, "conjugate_gradient")
-        ):
+        metric = isinstance(psi, torch.Tensor) or (callable(psi) and not isinstance(psi, type))
+        if not (metric or _is_mirror(psi)):
             raise ValueError(
                 "psi: expected a mirror, a metric or a callable that returns one, got "
-                f"{type(psi).__name__}"
+                f"{check.got(psi)}"
             )
         self._source: Any = psi  # a Mirror, a metric, or a callable that returns one
         self._renewed = callable(psi) and not hasattr(psi, "conjugate_gradient")
@@ -374,6 +385,8 @@ def mirror_step(
     ...                 mirror_step(psi, theta, gradient, lr=0.5)) < 1e-12)
     True
     """
+    _require_mirror(psi)
+    check.shaped(gradient, "gradient", *check.floating(theta, "theta").shape)
     omega = psi.gradient(theta)
     if dual:
         _, gradient = torch.autograd.functional.vjp(psi.conjugate_gradient, omega, gradient)

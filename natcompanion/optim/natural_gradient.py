@@ -180,7 +180,7 @@ class NaturalGradient(Preconditioned):
         output: Output = None,
     ) -> None:
         complete(likelihood)  # refuses what is none
-        check.function(solver, "solver")
+        check.function(solver, "solver"), check.function(metric, "metric", classes=True)
         self.likelihood, self.solver, self.metric = likelihood, solver, metric
         self.output = output
         self.damping = damping

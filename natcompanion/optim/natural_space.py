@@ -130,6 +130,12 @@ class NaturalSpace(Preconditioned):
     ) -> None:
         self.metric: Any = metric
         self.inner: Any = None
+        if not callable(optimizer) or not (callable(metric) or isinstance(metric, torch.Tensor)):
+            raise ValueError(
+                "metric, optimizer: expected a metric or a function that returns one, and a "
+                f"function that makes an optimizer, got {check.got(metric)} and "
+                f"{check.got(optimizer)}"
+            )
         groups = _groups(None, params)
         options: dict[str, Any] = {
             "lr": 0.0,

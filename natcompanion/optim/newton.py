@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.func import grad, jacrev
 
+from natcompanion import _checks as check
 from natcompanion.likelihoods import Likelihood
-from natcompanion.metrics.model_function import ModelFunction, Refused
+from natcompanion.metrics.model_function import ModelFunction
 from natcompanion.optim.natural_gradient import NaturalGradient
 
 LARGEST = 5000
@@ -94,7 +95,7 @@ def _row_by_row(
             torch.autograd.grad(g_i, leaves, retain_graph=True, materialize_grads=True) for g_i in g
         ]
         return torch.stack([f.flat(row) for row in rows])
-    except Refused:
+    except check.Refused:
         raise
     except RuntimeError as error:
         raise ValueError(

@@ -150,6 +150,8 @@ def neuron_order(linear: nn.Linear) -> torch.Tensor:
     >>> neuron_order(nn.Linear(2, 2))  # the rows of the weight are 0, 1 and 2, 3; the bias is 4, 5
     tensor([0, 1, 4, 2, 3, 5])
     """
+    if not isinstance(linear, nn.Linear):
+        raise ValueError(f"linear: expected a torch.nn.Linear, got {check.got(linear)}")
     m, D = linear.weight.shape
     weights, bias = torch.arange(m * D).view(m, D), torch.arange(m * D, m * (D + 1)).view(m, 1)
     return torch.cat([weights, bias], 1).reshape(-1)

@@ -238,7 +238,9 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def connect_claims(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put under each section of a chapter the claims that it settles."""
+    """Put under each section of a chapter the claims that it settles, each by its own name: several
+    may be of one section of the paper.
+    """
     paper = page_name(docname)
     sections = app.env.ledger_sections[paper]
     settled = defaultdict(list)
@@ -250,7 +252,7 @@ def connect_claims(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             continue
         line = nodes.paragraph("", "Claims: ", classes=["ledger-line"])
         for claim in claims:
-            text = f"{claim.where} ({claim.verdict})"
+            text = f"{claim.id.removeprefix(f'{paper}-')} ({claim.verdict})"
             uri = f"claims.html#{claim.id}"
             line += nodes.reference("", "", nodes.Text(text), internal=True, refuri=uri)
             line += nodes.Text("." if claim is claims[-1] else ", ")

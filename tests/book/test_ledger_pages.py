@@ -119,6 +119,16 @@ def test_chapters_lead_back(site):
     assert named > 0.8 * claims, f"chapters lead to {named} of {claims} claims"
 
 
+def test_claims_of_a_section_have_names_of_their_own(site):
+    for paper in ledger.PAPERS:
+        html = (site / "book" / f"{paper}.html").read_text(encoding="utf-8")
+        lines = re.findall(r'<p class="ledger-line">Claims: .*?</p>', html, re.DOTALL)
+        names = [re.findall(r'<a [^>]*href="claims.html[^>]*>([^<]+)</a>', line) for line in lines]
+        assert lines and sum(map(len, names)) >= len(lines)
+        for line in names:
+            assert len(set(line)) == len(line), f"{paper}: {line}"
+
+
 def test_functions_lead_to_their_equations(site):
     text = (site / "book" / "api" / "solvers.html").read_text()
     function = text.partition('id="natcompanion.solvers.stochastic_robust_inverse"')[2]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from natcompanion import metrics, reference
-from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian
+from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian, Weighted
 from natcompanion.metrics import KroneckerFactors, kronecker_factors
 from natcompanion.optim import KFAC
 
@@ -1031,3 +1031,22 @@ def test_both_ways_to_refresh_over_a_loader(joined):
         o.step()
     for p, q in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(p, q)
+
+
+@pytest.mark.parametrize("draws", [None, 3])
+def test_weights_of_examples_reach_the_parts_of_a_batch(draws):
+    """Weights belong to examples; the model runs on parts of the batch."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 3).double(), torch.randn(12, 4).double()
+    w = torch.rand(12).double()
+
+    def backward(weights):
+        generator = torch.Generator().manual_seed(1)
+        known = Weighted(Categorical(), weights)
+        return kronecker_factors(model, x, known, draws=draws, generator=generator)[""].B
+
+    alone = [backward(w * (torch.arange(12) == i)) for i in range(12)]
+    torch.testing.assert_close(backward(w), sum(alone))
+    assert not torch.allclose(backward(w), backward(w.flip(0)), rtol=1e-2)
+    with pytest.raises(ValueError, match="weights: expected shape"):
+        backward(torch.ones(13))

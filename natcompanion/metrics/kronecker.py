@@ -13,13 +13,9 @@ from natcompanion._moments import damped_inverse, gram
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Output, Parameters, sampled_scores
-from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction, finite
+from natcompanion.metrics.model_function import CHUNK, DETACHED, ModelFunction
 from natcompanion.metrics.operators import input_batches
 from natcompanion.metrics.structured import Inputs
-
-FEW = 5
-"""Examples on which a model is tried: outputs of the right shape that do not influence one another.
-"""
 
 
 class KroneckerFactors(NamedTuple):
@@ -432,22 +428,20 @@ def factors_of(
             if isinstance(layer.module, nn.Embedding):
                 size, remedy = layer.module.num_embeddings, 'sharing="expand", or freeze it'
                 affordable(size, torch.float64, f"Embedding {name!r}", remedy)
-
-    def cotangents_of(r: torch.Tensor) -> torch.Tensor:
-        if draws is not None:
-            return sampled_scores(likelihood, r, draws, generator)
-        return likelihood.fisher_root(r).mT
-
     with torch.autocast(x.device.type, enabled=False):
-        f.output(x[:FEW])  # the model's outputs are what they should be
-        return _summed(f, layers, x, cotangents_of, sharing)
+        r = f.output(x)  # of all examples: a likelihood may hold something for each, as weights
+        if draws is None:
+            cotangents = likelihood.fisher_root(r).mT
+        else:
+            cotangents = sampled_scores(likelihood, r, draws, generator)
+        return _summed(f, layers, x, cotangents, sharing)
 
 
 def _summed(
     f: ModelFunction,
     layers: dict[str, Layer],
     x: Any,
-    cotangents_of: Callable[[torch.Tensor], torch.Tensor],
+    cotangents: torch.Tensor,
     sharing: str,
 ) -> tuple[dict[str, KroneckerFactors], dict[str, str]]:
     layers, plain = dict(layers), dict[str, str]()
@@ -455,7 +449,7 @@ def _summed(
     start, step = 0, 2  # the first part is small: it says how large the next may be
     while start < len(x) and layers:
         part = slice(start, start + step)
-        new, deltas = _backpropagated(f, layers, x[part], cotangents_of, first=start == 0)
+        new, deltas = _backpropagated(f, layers, x[part], cotangents[part], first=start == 0)
         plain |= new
         layers = {name: layer for name, layer in layers.items() if name not in plain}
         for name, layer in layers.items():
@@ -477,7 +471,7 @@ def _backpropagated(
     f: ModelFunction,
     layers: dict[str, Layer],
     x: Any,
-    cotangents_of: Callable[[torch.Tensor], torch.Tensor],
+    cotangents: torch.Tensor,
     first: bool,
 ) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     """Run the model; return why layers have no factors, and the cotangents (k, n, ...) of the
@@ -492,7 +486,6 @@ def _backpropagated(
     live = {name: layer for name, layer in layers.items() if name not in plain}
     if not live:
         return plain, {}
-    cotangents = cotangents_of(finite(r.detach()))
     outputs = [layer.outputs for layer in live.values()]
     columns = [
         torch.autograd.grad(r, outputs, c, retain_graph=True, materialize_grads=True)

@@ -153,8 +153,12 @@ class ModelFunction:
         behind, nor the middle one, which may be their mean.
         """
         k = 3 * len(x) // 5
-        r = finite(self(self.theta, x).detach())
+        r = self(self.theta, x).detach()
         alone = self(self.theta, x[k : k + 1]).detach()
+        if not all_finite(r):
+            raise ValueError(
+                "model: expected finite outputs, got NaN or infinite ones; check the parameters"
+            )
         gap = float((alone[0] - r[k]).abs().max())
         if gap > torch.finfo(self.dtype).eps ** 0.4 * (1 + float(r.abs().max())):
             raise ValueError(
@@ -211,15 +215,6 @@ def _call(x: Any) -> str:
         return f"model({check.shown(x)})"
     parts = [(f"{k}=" if x.named else "") + check.shown(v) for k, v in x.parts.items()]
     return f"model({', '.join(parts)})"
-
-
-def finite(r: torch.Tensor) -> torch.Tensor:
-    """Return the outputs of a model, if they are finite."""
-    if not all_finite(r):
-        raise ValueError(
-            "model: expected finite outputs, got NaN or infinite ones; check the parameters"
-        )
-    return r
 
 
 @contextmanager

@@ -45,7 +45,7 @@ COLOURS = {
 """Figures whose lines stand for something else, and take the colours alone."""
 SHOWN = {
     "compare": {"sgd", "momentum", "adam", "muon", "batchnorm", "truncated", "sample", "kfac"}
-    | {"prong", "rngd"},
+    | {"prong", "prong+", "rngd"},
     "after": {"momentum", "adam", "muon", "lbfgs", "sample"},
     "boltzmann": {"sgd", "penalty", "whitened", "natural"},
     "prong": {"sgd", "rmsprop", "batchnorm", "prong", "prong+", "kfac"},

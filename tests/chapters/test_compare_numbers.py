@@ -56,6 +56,7 @@ def arena(add):
 def test_the_search_chooses_the_least_lateness_over_its_seeds(arena):
     found = compare.chosen("autoencoder", "kfac")
     assert (found.settings["lr"], found.searched, found.edges) == (0.2, 3, ())
+    assert "lr 0.2" in str(found) and "start sigmoid" in str(found)
     for seed in (100, 101):
         arena(values(1), "tuning", seed, "kfac", 0.8)
     assert compare.chosen("autoencoder", "kfac").edges == ("lr",)

@@ -22,7 +22,10 @@ class Choice:
     edges: tuple[str, ...]
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
+        return ", ".join(
+            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
+            for name, value in self.settings.items()
+        )
 
 
 def choice(

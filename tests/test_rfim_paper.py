@@ -700,13 +700,15 @@ def test_erratum_rank_of_a_layer():
 
 
 def test_rank_of_the_blocks_of_the_fisher_matrix():
-    """A layer's block has the rank n of the whole, as long as the layer has n parameters; the
-    relative metric far more.
+    """A layer's block has the rank n of the whole, as long as the layer has n parameters, and a
+    rank far below n with far fewer; the relative metric far more.
     """
     model, x = network((6, 8, 8, 1)), normal(9, 6, seed=1)
     G = metrics.fisher(model, x, Bernoulli())
     assert [relative.rank(block) for block in relative.fisher_blocks(G, model)] == [9, 9, 9]
     assert [relative.rank(g) for g in relative.network_rfim(model, x, Bernoulli())] == [56, 72, 9]
+    G = metrics.fisher(model, normal(20, 6, seed=1), Bernoulli())
+    assert [relative.rank(block) for block in relative.fisher_blocks(G, model)] == [20, 20, 9]
 
 
 def test_last_layer_metric_is_the_block_of_the_fisher_matrix():

@@ -176,6 +176,13 @@ def test_condition_numbers_during_training(book):
     assert prong.worst_against_best("raw") == pytest.approx(0.25 / 0.4)
 
 
+def test_what_training_does_without_whitening_is_that_of_the_better_plain_method(book):
+    during(book)
+    # left of the first value: 1/2 and 3/4 with SGD, 2/5 and 1 with RMSprop
+    check(prong.reduction_without_whitening(), 100 * (1 - (2 / 5 * 3 / 4) ** 0.5))
+    assert prong.reduction_without_whitening().mean < 100 * (1 - (1 / 8 * 1 / 4) ** 0.5)  # PRONG's
+
+
 def test_trained_table_shows_medians(book):
     during(book)
     table = prong.trained_table()
@@ -266,6 +273,31 @@ def test_ratios_of_errors_are_geometric(book):
     check(prong.period_ratio("never again", "fan-in", "10", "whitened"), (5 * 7 / 3) ** 0.5)
 
 
+@pytest.mark.parametrize(
+    "from_large, from_small, wins",
+    [((0.5, 0.51), (0.5, 0.51), 2), ((0.5, 0.51), (2.0, 2.1), 1), ((0.5, 0.9), (2.0, 2.1), 0)],
+)
+def test_lower_epsilon_wins_only_where_the_whole_interval_is_below_one(
+    book, from_large, from_small, wins
+):
+    errors = {
+        (0.0001, 0.001): (1.0, 1.0),
+        (0.1, 0.01): tuple(1 / x for x in from_large),
+        (0.01, 0.01): tuple(1 / x for x in from_small),
+    }
+    for eps in (0.0001, 0.01, 0.1):
+        runs = [
+            [[9.0, error] for error in errors.get((eps, rate), (0.1, 0.1))]
+            for rate in (0.001, 0.01)
+        ]
+        given = {"eps": eps, "period": 100, "start": "whitened", "rates": [0.001, 0.01]}
+        given |= {"updates": 4, "repeats": 2, "every": 4}
+        book.add("prong_sensitivity.chapter", given, {"train": runs})
+    longer = {"eps": 0.01, "period": 10, "start": "whitened", "rates": [0.01], "every": 4}
+    book.add("prong_sensitivity.chapter", longer | {"updates": 8, "repeats": 2}, {"train": []})
+    assert prong.bases_where_eps_wins() == wins
+
+
 def test_final_errors_by_the_interval(book):
     sensitivity(book)
     assert prong.period_updates() == 8
@@ -338,9 +370,24 @@ def test_runs_that_never_arrive_are_counted_not_averaged(book):
     assert prong.saving("prong", "batchnorm") == Arrivals(1, 2, None)
     assert prong.saving("prong+", "rmsprop") == Arrivals(2, 3, 1.5)  # gains 3, 1.5, never
     assert prong.saving("prong+", "rmsprop", "seconds").median == pytest.approx(8 / 3)
-    assert prong.saves_in_each("prong+", "rmsprop", 1.5).tolist() == [True, False, False]
-    assert prong.saves_in_each("prong+", "rmsprop", 1.4).tolist() == [True, True, False]
-    assert prong.saves_in_each("prong", "sgd", 5, "seconds").tolist() == [True, False]
+
+
+def test_final_errors_are_compared_start_by_start(book):
+    autoencoder(book)
+    check(prong.error_ratio("prong", "sgd"), 8**-0.5, lower((1 / 4, 1 / 2)))
+    check(prong.error_ratio("prong", "batchnorm"), 2**0.5, lower((1, 2)))
+    # the least rival of each start: 1 and 1, not the better of the two methods on average
+    check(prong.error_ratio("sgd", "prong", "batchnorm"), 4.0, 4.0)
+    check(prong.error_ratio("batchnorm", "prong", "sgd"), 2**-0.5, lower((1, 1 / 2)))
+
+
+def test_errors_in_equal_time_are_those_of_the_last_look_in_the_shorter_of_two_runs(book):
+    autoencoder(book)
+    # PRONG is done after 3 and 5 s; SGD had been at its looks at 2 s by then: 6, 6
+    check(prong.error_ratio_in_time("prong", "sgd"), (1 / 6 * 2 / 6) ** 0.5)
+    check(prong.error_ratio_in_time("sgd", "prong"), (6 / 1 * 6 / 2) ** 0.5)
+    check(prong.error_ratio_in_time("prong", "batchnorm"), 2**0.5)  # equal clocks: both ends
+    assert prong.error_ratio("prong", "sgd").mean > prong.error_ratio_in_time("prong", "sgd").mean
 
 
 def test_curves_of_the_autoencoder(book):
@@ -590,7 +637,7 @@ def test_settings_no_better_than_the_mean_image_are_useless(book):
     assert prong.mean_image() == prong.mean_image("kfac") == 10
     assert [prong.useful(m) for m in ("prong", "backward", "kfac")] == [2, 1, 4]
     assert [prong.useless_share(m) for m in ("prong", "backward", "kfac")] == [50, 75, 0]
-    assert prong.useless_more() == 1 and prong.useless_more("prong", "kfac") == 2
+    assert prong.tried_settings() == 4
     assert [prong.best_searched(m) for m in ("prong", "backward", "kfac")] == [3, 6, 2]
     check(prong.searched_again("prong"), 4.0, 4 - T_2)
     assert prong.searched("prong") == {
@@ -606,6 +653,23 @@ def test_settings_no_better_than_the_mean_image_are_useless(book):
         str(prong.searched_again("backward")),
         "75.0",
     ]
+
+
+def test_settings_diverge_if_they_end_above_what_the_least_step_size_leaves(book):
+    twofold(book)
+    # the least step size leaves at most 10, of any method; 12 is useless and diverged, 10 is not
+    assert [prong.diverged(m) for m in ("prong", "backward", "kfac")] == [1, 2, 0]
+    assert prong.diverged_more() == 1 and prong.diverged_more("kfac", "backward") == -2
+
+
+def test_slow_settings_and_those_that_are_no_number_are_told_apart(book):
+    for method, end in (("prong", 39.0), ("backward", math.nan), ("kfac", 41.0)):
+        search = [{"rate": 0.1, "second": 1.0, "train": 40.0}]
+        search += [{"rate": 1.0, "second": 1.0, "train": end}]
+        values = {"search": search, "mean_image": 10.0}
+        book.add("prong_backward.chapter", {"method": method, "second": [1.0]}, values)
+    assert [prong.useful(m) for m in prong.COMPARED] == [0, 0, 0]  # useless are all, stable one
+    assert [prong.diverged(m) for m in prong.COMPARED] == [0, 1, 1]
 
 
 # ---- What the ledger and the chapter name

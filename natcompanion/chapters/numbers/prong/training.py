@@ -123,12 +123,30 @@ def arrived(method: str, rival: str) -> str:
     return f"{len(each) - each.count(None)} of {len(each)}"
 
 
-def saves_in_each(method: str, rival: str, times: float, cost: str = "updates") -> np.ndarray:
-    """Return for each initialization whether a method gets to its rival's final error with more
-    than so many times less.
+def error_ratio(method: str, *rivals: str) -> Interval:
+    """Return the final error of a method in units of the least of its rivals' from the same
+    initialization.
     """
-    each = gains(method, rival, cost)
-    return np.array([gain is not None and gain > times for gain in each])
+    others = [last(autoencoder(rival)["train"]) for rival in rivals]
+    return ratio_interval(np.divide(last(autoencoder(method)["train"]), np.min(others, axis=0)))
+
+
+def error_ratio_in_time(method: str, rival: str) -> Interval:
+    """Return the error of a method in units of its rival's, each at its last look before the first
+    of the two has made all its updates, in CPU seconds.
+    """
+    records = [autoencoder(name) for name in (method, rival)]
+    budgets = np.min([last(record["seconds"]) for record in records], axis=0)
+    own, other = (
+        [
+            errors[int(np.searchsorted(spent, budget, side="right")) - 1]
+            for errors, spent, budget in zip(
+                record["train"], record["seconds"], budgets, strict=True
+            )
+        ]
+        for record in records
+    )
+    return ratio_interval(np.divide(own, other))
 
 
 def autoencoder_curves(method: str, start: str | None = None, cost: str = "updates") -> Band:

@@ -34,18 +34,30 @@ def useful(method: str) -> int:
     return sum(entry["train"] < mean_image(method) for entry in _record(method)["search"])
 
 
-def _useless(method: str) -> int:
-    return len(_record(method)["search"]) - useful(method)
-
-
 def useless_share(method: str) -> float:
     """Return how many of the settings, in per cent, end no better than the mean image."""
-    return 100 * _useless(method) / len(_record(method)["search"])
+    return 100 * (1 - useful(method) / len(_record(method)["search"]))
 
 
-def useless_more(method: str = "backward", rival: str = "prong") -> int:
-    """Return how many more settings than the rival's end no better than the mean image."""
-    return _useless(method) - _useless(rival)
+def tried_settings() -> int:
+    """Return how many settings each method tried."""
+    (count,) = {len(_record(method)["search"]) for method in COMPARED}
+    return count
+
+
+def diverged(method: str) -> int:
+    """Return how many of the settings end above the error that the least step size leaves, which
+    hardly lowers that of the start. The error of a run that broke off is stored as 1,000.
+    """
+    entries = [entry for name in COMPARED for entry in _record(name)["search"]]
+    least = min(entry["rate"] for entry in entries)
+    limit = max(entry["train"] for entry in entries if entry["rate"] == least)
+    return sum(not entry["train"] <= limit for entry in _record(method)["search"])
+
+
+def diverged_more(method: str = "backward", rival: str = "prong") -> int:
+    """Return how many more settings than the rival's diverge."""
+    return diverged(method) - diverged(rival)
 
 
 def best_searched(method: str) -> float:

@@ -112,13 +112,20 @@ def fisher_singular() -> np.ndarray:
     return (_rank("fisher") < parameters[:, None]).all(1)
 
 
-def block_rank_low() -> np.ndarray:
-    """Share of hidden layers and n up to 40 where the block's rank is at most n / 2, for each
-    network.
+def block_rank_low(kind: str) -> np.ndarray:
+    """Share of the layers and n where the block's rank is at most n / 2, for each network: of the
+    "narrow" blocks, with at most n / 2 parameters, or of the "wide" ones, with more.
     """
     n = _rank("n")[:, :, None]
-    low = _rank("fisher_blocks")[:, :, :2] <= 0.5 * n
-    return np.array([low[i][n[i, :, 0] <= 40].mean() for i in range(len(n))])
+    narrow = 2 * np.prod(_rank("shapes"), axis=2)[:, None, :] <= n
+    low = 2 * _rank("fisher_blocks") <= n
+    chosen = narrow if kind == "narrow" else ~narrow
+    return (low & chosen).sum((1, 2)) / chosen.sum((1, 2))
+
+
+def kinds_of_low_rank() -> np.ndarray:
+    """The shares of both kinds of block together, at most 2, for each network."""
+    return block_rank_low("narrow") + block_rank_low("wide")
 
 
 def rfim_rank_full(activation: str = "tanh") -> np.ndarray:
@@ -138,9 +145,14 @@ def rank_ratios(n: int = 5, **settings: Any) -> np.ndarray:
     return np.exp(np.log(ratios).mean(1))
 
 
-def rank_ratio() -> Interval:
-    """The rank ratio at five samples, geometric mean over tanh and relu networks."""
-    return ratio_interval(rank_ratios())
+def rank_ratio(activation: str) -> Interval:
+    """The rank ratio at five samples, geometric mean over the networks of one activation."""
+    return ratio_interval(rank_ratios(activation=activation))
+
+
+def rank_times(activation: str) -> float:
+    """The same without its interval: of tanh networks, which all have one ratio."""
+    return rank_ratio(activation).mean
 
 
 def blocks_of_rank_n(activation: str) -> float:
@@ -159,8 +171,7 @@ def rank_table() -> Table:
         whole = (_rank("fisher", activation=name) <= n[:, :, 0]).all()
         own = (_rank("rfim", activation=name) <= n * neurons).all()
         share = f"{100 * blocks_of_rank_n(name):.0f} %"
-        ratio = ratio_interval(rank_ratios(activation=name)).mean
-        rows.append([name, bool(whole), bool(own), share, ratio])
+        rows.append([name, bool(whole), bool(own), share, rank_times(name)])
     return Table(
         ["activation", "Fisher ≤ n", "RFIM ≤ n D_h", "block = n", "RFIM / block, n = 5"],
         rows,
@@ -212,10 +223,11 @@ def balance_similar() -> np.ndarray:
 
 
 def balance_steady() -> np.ndarray:
-    """Share of the scales at which balancing takes a tenth off the second metric's change, for each
-    network.
+    """Whether balancing takes a tenth off the second metric's change where the inputs are ten times
+    larger than usual, for each network.
     """
-    return (_balance("change_balanced") < 0.9 * _balance("change_raw")).mean(1)
+    large = SCALES.index(10.0)
+    return _balance("change_balanced")[:, large] < 0.9 * _balance("change_raw")[:, large]
 
 
 def balance_table() -> Table:

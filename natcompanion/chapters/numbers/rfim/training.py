@@ -284,13 +284,35 @@ def overfitting(data: str) -> Interval:
     return ratio_interval(costs[:, -1] / costs[:, costs.shape[1] // 2 - 1])
 
 
-def without_nu() -> Interval:
-    """Cost with nu = 1 over that with nu, geometric mean of both settings of RNGD."""
-    logs = [
-        np.log(sharp("digits", f"{name}_linear") / sharp("digits", name))
-        for name in ("rngd", "fast")
-    ]
-    return ratio_interval(np.exp(np.mean(logs, axis=0)))
+def without_nu(method: str) -> Interval:
+    """Cost with nu = 1 over that with nu, for RNGD with the paper's memory ("rngd") or with the
+    shorter one ("fast").
+    """
+    return ratio_interval(sharp("digits", f"{method}_linear") / sharp("digits", method))
+
+
+def at_equal_seconds(data: str, rivals: Sequence[str]) -> Interval:
+    """RNGD's cost over the least of the rivals' in each seed, when SGD has done all its iterations
+    and every other method as many as fit into that time.
+    """
+    own, *others = (_within_budget(data, name) for name in ("rngd", *rivals))
+    return ratio_interval(own / np.min(others, axis=0))
+
+
+def _within_budget(data: str, method: str) -> np.ndarray:
+    """Cost of every seed at the last point of its curve that fits into the time of SGD."""
+    done = int((iterations(data, method) <= steps(data) / time_ratio(data, method)).sum())
+    return trained(data, method).values("curve").astype(float)[:, max(done, 1) - 1]
+
+
+def sgd_at_equal_seconds() -> Interval:
+    """RNGD against plain SGD on digits, in equal processor time."""
+    return at_equal_seconds("digits", ("sgd",))
+
+
+def normalized_at_equal_seconds() -> Interval:
+    """RNGD against batch normalization on digits, in equal processor time."""
+    return at_equal_seconds("digits", NORMALIZED)
 
 
 # ---- The settings of RNGD

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from natcompanion import boltzmann, reference
 from natcompanion.boltzmann import RBM, CovariancePenalty
@@ -564,6 +565,25 @@ def test_erratum_third_block_of_appendix_a():
     )
 
 
+@pytest.mark.parametrize("block", [slice(0, 3), slice(3, 5)], ids=["first", "second"])
+def test_erratum_first_and_second_blocks_of_appendix_a(block):
+    """Appendix A: E[v^T g] E[g^T v] is a block of A^T A if v and g are rows. For columns, as in
+    E[g g^T] of Section 3, v^T g is no product, and the block is E[v g^T] E[g v^T].
+    """
+    rbm = machine(3, 2, 31)
+    v, h, p, _ = reference.rbm_joint(rbm.W, rbm.a, rbm.b)
+    g = reference.rbm_statistics(v, h)
+    A = (p[:, None] * g).mT @ g
+    x = g[:, block]  # one state is a column of these
+    state, statistics = x[0][:, None], g[0][:, None]
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        state.mT @ statistics
+    moments = torch.einsum("n,ni,nj->ij", p, x, g)  # E[v g^T], of columns
+    close(moments @ moments.mT, (A.mT @ A)[block, block])
+    mean = p @ g
+    close(moments @ torch.outer(mean, mean[block]), (A.mT @ torch.outer(mean, mean))[block, block])
+
+
 def test_erratum_brackets_of_equation_4():
     """Each of the last two terms is one half of the derivative of the product; read as the whole of
     it, the second holds the third too.
@@ -594,12 +614,33 @@ def test_erratum_resolution_of_the_digits():
     assert visible == [784, 49]
 
 
+def multiplications(function):
+    """Return the operations that torch counts in the matrix products of a function."""
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops()
+
+
 def test_the_covariance_costs_nothing_extra():
-    """ "The actual covariance is quite expensive": it is one outer product beside E[v h^T], which
-    every step needs.
+    """ "The actual covariance is quite expensive to compute (squared in the dimensionality and
+    linear in the number of samples)": so it is, and so is E[v h^T], which every step needs. Beside
+    it the covariance has one outer product of means, one multiplication for each entry.
     """
     v, h = binary(50, 4), binary(50, 3, 1)
     moments = boltzmann.sample_moments(v, h)
     joint = torch.cov(torch.cat([v, h], 1).mT, correction=0)
     close(moments.covariance, joint[:4, 4:])
     assert (moments.vh - joint[:4, 4:]).abs().max() > 0.1
+
+    def counts(n, D, H):
+        v, h = binary(n, D), binary(n, H, 1)
+        learning = multiplications(lambda: v.mT @ h / n)
+        extra = multiplications(lambda: v.mean(0)[:, None] @ h.mean(0)[None])  # as a product
+        return learning, multiplications(lambda: boltzmann.sample_moments(v, h).covariance), extra
+
+    learning, covariance, extra = counts(50, 8, 6)
+    assert learning == 2 * 50 * 8 * 6 and extra == 2 * 8 * 6
+    assert learning <= covariance <= learning + extra
+    assert counts(100, 8, 6)[1] == 2 * covariance  # linear in the samples
+    assert counts(50, 16, 12)[1] == 4 * covariance  # quadratic in the dimension
+    assert counts(50, 16, 6)[1] == 2 * covariance  # of one layer alone it would be linear

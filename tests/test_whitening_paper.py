@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from natcompanion import reference
+from natcompanion.chapters.experiments._descent import RATES
 from natcompanion.metrics import (
     block_diagonal,
     condition_number,
@@ -803,6 +804,13 @@ def test_erratum_eps_compares_with_squared_eigenvalues():
     plain = divergence(torch.ones(2, dtype=torch.float64), 0.2, 10_000)
     counts = [steps_until(kl, 1e-4) for kl in (regularized, plain, damped)]
     assert counts == [5852, 3917, 9]
+
+    def best(gain):
+        """Return the least number of steps over the step sizes at which the last is home."""
+        curves = [divergence(gain, rate, 6_000) for rate in RATES]
+        return min(steps_until(kl, 1e-4) for kl in curves if kl[-1] < 1e-4)
+
+    assert [best(gain), best(torch.ones_like(gain))] == [3291, 4405]  # Eq. 35, steepest descent
 
 
 def test_erratum_descent_only_for_small_steps():

@@ -246,9 +246,7 @@ def geometry(add):
             dict(zip(boltzmann.TERMS, (1, 1, 0, 2, 2, 4 + 10 * seed), strict=True))
             for _ in range(3)
         ]
-        shares = [0.8, 0.7 - 0.1 * seed, 0.9]
-        values = {"step": [0, 49, 999], "cosine": cosine, "terms": terms}
-        add("geometry", {**values, "last_three_share": shares}, seed)
+        add("geometry", {"step": [0, 49, 999], "cosine": cosine, "terms": terms}, seed)
 
 
 def test_an_old_whitening_is_compared_where_it_is_49_steps_old(add):
@@ -264,7 +262,15 @@ def test_an_old_whitening_is_compared_where_it_is_49_steps_old(add):
 def test_shares_of_terms_are_percent_of_each_start(add):
     geometry(add)
     close(boltzmann.term_share("vh,vh"), [100 * (4 / 10 + 14 / 20) / 2] * 3)
-    close(boltzmann.last_three_share(), [0.7, 0.6])
+
+
+def test_each_of_the_last_terms_is_compared_with_the_largest_of_the_first(add):
+    """One large term is most of the sum, and yet not every one of the last three is the bigger."""
+    early, late = (2, 1, 0, 3, 8, 90), (2, 1, 0, 1, 8, 90)
+    for seed, looks in ((1, (early, early)), (0, (early, late))):
+        terms = [dict(zip(boltzmann.TERMS, look, strict=True)) for look in looks]
+        add("geometry", {"terms": terms}, seed)
+    close(boltzmann.least_last_over_first(), [0.5, 1.5])
 
 
 def test_gain_of_sampled_whitening_is_the_last_value_against_the_same_start(add):
@@ -344,13 +350,15 @@ def test_the_paper_s_matrix_while_it_learns_and_frozen(add):
 
 
 def test_projections(add):
-    for seed, ratios in ((0, [1.0, 0.5]), (1, [math.e, 1.0])):
-        values = {"ks": [1, 10], "norm": [0.9, 0.2 + 0.2 * seed], "sketch_ratio": ratios}
+    for seed in (0, 1):
+        values = {"ks": [1, 10], "norm": [0.9, 0.2 + 0.2 * seed]}
+        values |= {"features": [0.5, 3.0 - 2.5 * seed], "sketch": [4.0, 0.5]}
         add("projections", values, seed)
     assert boltzmann.projected_norm_error(10) == pytest.approx(0.3)
     assert boltzmann.projected_norm_error(1) == pytest.approx(0.9)
     close(boltzmann.directions(), [1, 10])
-    close(boltzmann.sketch_off_its_law(), [math.log(2), 1.0])
+    # only the last number of directions counts: features lose 3.0 and 0.5 of the matrix
+    close(boltzmann.projections_that_keep(), [0.5, 1.0])
 
 
 def test_tables_of_one_machine():
@@ -413,6 +421,7 @@ def test_best_middle_and_worst_are_of_the_cells_of_a_seed(add):
     assert boltzmann.middle("as printed") == pytest.approx(30)
     assert boltzmann.worst("as printed") == pytest.approx(85)
     close(boltzmann.best_cell_gap(), [5, 10])
+    check(boltzmann.best_cell_worse(), 7.5, 7.5 - T_2 * 2.5)
     means = boltzmann.cell_means("as printed")
     assert means.shape == (5, 7)
     close(means[0, :3], [20, 85, 30])
@@ -474,7 +483,7 @@ def test_sparsity_of_the_cells_that_stopped_early(add):
     assert boltzmann.hoyer("engaged") == pytest.approx(0.6)  # of the seed that has any
     assert boltzmann.hoyer("other") == pytest.approx((0.3 + 0.45) / 2)
     assert boltzmann.hoyer("plain") == pytest.approx((0.3 + 0.4) / 2)
-    close(boltzmann.sparser(), [0.3])
+    close(boltzmann.sparser(), [0.7 - 0.4, 0.7 - 0.8])  # sparsest against sparsest, not the mean
     close(boltzmann.dead_units(), [1, 3])
     assert boltzmann.dead_in_all() == 4
     found = boltzmann.stopping()

@@ -43,6 +43,17 @@ TINY = {
 # ---- The auto-encoder
 
 
+def test_the_minima_differ_at_the_papers_step_size_too():
+    """At 0.1, which the chapter has, and at 0.5; not where the natural gradient hardly moves."""
+
+    def different(rate):
+        run = experiments.run("revisiting_figure1", preset="quick", natural_rate=rate, points=1)
+        natural, plain = (torch.tensor(run[f"end_{name}"]) for name in ("natural", "gradient"))
+        return int(((natural >= 0) & (plain >= 0) & (natural != plain)).sum())
+
+    assert 0 < different(0.5) < 10 and 0 < different(0.1) < 10 and different(1e-9) == 0
+
+
 def test_autoencoder_by_autograd():
     model = autoencoder.example()
     for theta in torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64):

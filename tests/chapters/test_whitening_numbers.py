@@ -443,7 +443,9 @@ def test_coordinates(store):
     # geometric mean of .02 and .06; Student's t with one degree of freedom on logarithms
     middle, half = math.sqrt(0.02 * 0.06), 12.7062 * math.log(3) / 2
     low, high = (f"{middle * math.exp(sign * half):#.3g}" for sign in (-1, 1))
-    assert whitening.rescaled_speedup().mean == pytest.approx(middle)
+    assert whitening.coordinate_gain("rescaled").mean == pytest.approx(middle)
+    # 100 / 5000 and 300 / 200: a mean of the ratios themselves would be 0.76
+    assert whitening.coordinate_gain("whitened").mean == pytest.approx(math.sqrt(0.02 * 1.5))
     shown = whitening.coordinate_range("rescaled").split(" to ")
     assert [float(x) for x in shown] == pytest.approx([float(low), float(high)], rel=2e-2)
     table = cells(whitening.coordinate_table())
@@ -546,6 +548,9 @@ def test_fits(store):
     assert whitening.fit_reached("eq41", 0.1) == "2/2" and whitening.fit_steps("eq41", 0.1) == 17
     assert whitening.fits_accelerated("eq41").tolist() == [0.5, 0.5]  # 500 times; 4 times, a tie
     assert whitening.fits_accelerated("eq39").tolist() == [0, 0]
+    # 10 steps against never, 20 against 5; never against 4, 30 against 30
+    assert whitening.fits_faster("eq41", 0.0).tolist() == [False, True]
+    assert whitening.fits_faster("eq41", 0.1).tolist() == [True, False]
     table = cells(whitening.curve_fit_table())
     assert table["Eq. 39"] == ["0/2", "–", "0/2", "–"]
     assert table["steepest descent"] == ["2/2", "15", "1/2", "–"]

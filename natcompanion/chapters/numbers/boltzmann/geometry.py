@@ -26,9 +26,16 @@ def term_share(term: str) -> np.ndarray:
     return band(shares).middle
 
 
-def last_three_share() -> np.ndarray:
-    """Return the least share of the last three terms along learning, for each start."""
-    return stored("boltzmann_geometry.paper").values("last_three_share").min(1)
+def least_last_over_first() -> list[float]:
+    """Return the least of the last three terms over the largest of the first three, for each start
+    where along learning it is least.
+    """
+    rows = [record["terms"] for record in by_seed(stored("boltzmann_geometry.paper"))]
+    first, last = TERMS[:3], TERMS[3:]
+    return [
+        min(min(point[t] for t in last) / max(point[t] for t in first) for point in row)
+        for row in rows
+    ]
 
 
 def terms_table(terms: dict[str, float]) -> Table:
@@ -188,6 +195,9 @@ def projected_norm_error(k: int) -> float:
     return float(projection_errors("norm")[directions().tolist().index(k)])
 
 
-def sketch_off_its_law() -> np.ndarray:
-    """Return the largest absolute logarithm of measured over predicted error, for each start."""
-    return abs(np.log(stored("boltzmann_projections.paper").values("sketch_ratio"))).max(1)
+def projections_that_keep() -> list[float]:
+    """Return for each start the share of the two projections, of features and of examples, whose
+    error with the most directions is less than the matrix itself.
+    """
+    records = by_seed(stored("boltzmann_projections.paper"))
+    return [mean([record[kind][-1] < 1 for kind in ("features", "sketch")]) for record in records]

@@ -143,6 +143,11 @@ def best_cell_gap() -> np.ndarray:
     return ours - plain
 
 
+def best_cell_worse() -> Interval:
+    """Return the mean of these with its interval."""
+    return interval(best_cell_gap())
+
+
 def _grey() -> np.ndarray:
     plain = {"rule": "none", **USUAL, "grey": True}
     return 100 * stored("boltzmann_thresholds.paper").values("best_test", **plain)
@@ -229,10 +234,11 @@ def _hoyer(which: str) -> list[float | None]:
     return [mean(values[keep]) if keep.any() else None for values, keep in rows]
 
 
-def sparser() -> list[float]:
-    """Return how much sparser the engaged cells are than plain SGD, for each seed that has any."""
-    pairs = zip(_hoyer("engaged"), _hoyer("plain"), strict=True)
-    return [a - b for a, b in pairs if a is not None and b is not None]
+def sparser() -> np.ndarray:
+    """Return how much sparser the sparsest cell is than the sparsest of as many plain runs, for
+    each seed.
+    """
+    return stopping().hoyer.max(1) - stopping(PLACEBO).hoyer.max(1)
 
 
 def dead_units() -> np.ndarray:

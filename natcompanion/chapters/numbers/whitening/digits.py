@@ -176,7 +176,7 @@ def coordinate_speedup(name: str) -> float:
 
 def coordinate_range(name: str) -> str:
     """Return the 95 % interval of its geometric mean."""
-    found = ratio_interval(read("coordinates").values(f"speedup_{name}"))
+    found = coordinate_gain(name)
     return f"{significant(found.low)} to {significant(found.high)}"
 
 
@@ -190,9 +190,9 @@ def coordinate_table() -> Table:
     )
 
 
-def rescaled_speedup() -> Any:
-    """Return the geometric mean of the speed-up of rescaled over raw pixels."""
-    return ratio_interval(read("coordinates").values("speedup_rescaled"))
+def coordinate_gain(name: str) -> Interval:
+    """Return the geometric mean of times fewer steps than raw pixels."""
+    return ratio_interval(read("coordinates").values(f"speedup_{name}"))
 
 
 # ---- Section 2.5

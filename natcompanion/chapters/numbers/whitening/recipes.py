@@ -55,10 +55,14 @@ def curve_fit_table() -> Table:
     )
 
 
+def fits_faster(name: str, noise: float) -> np.ndarray:
+    """Return for each fit at a level of noise whether a metric is faster than none."""
+    return read("curve_fit").values(f"speedup_{name}", noise=noise) > 1
+
+
 def fits_accelerated(name: str) -> np.ndarray:
-    """Return for each fit the share of the levels of noise at which a metric beats none."""
-    results = read("curve_fit")
-    return np.mean([results.values(f"speedup_{name}", noise=n) > 1 for n in NOISES], axis=0)
+    """Return for each fit the share of the levels of noise at which a metric is."""
+    return np.mean([fits_faster(name, noise) for noise in NOISES], axis=0)
 
 
 # ---- Section 2.9

@@ -333,17 +333,6 @@ def kfac_ahead() -> np.ndarray:
     return own < other
 
 
-KFAC_IMAGES, EXACT_IMAGES = 1000, 64
-"""From how many images K-FAC has its factors there, and the exact step its matrix."""
-
-
-def kfac_gain() -> np.ndarray:
-    """Return for each start what it says for K-FAC's approximation: 0 where K-FAC is not ahead, 2
-    where it is with the images of the exact matrix, and 1 where it is but has seen more.
-    """
-    return kfac_ahead() * (2 if KFAC_IMAGES <= EXACT_IMAGES else 1)
-
-
 def kfac_starts_ahead() -> int:
     """Return the number of these starts."""
     return int(kfac_ahead().sum())

@@ -156,15 +156,15 @@ def test_sample_space_is_too_large_for_the_autoencoder():
         step(problem.x[:128], problem.t[:128])
 
 
-def test_batch_normalization_is_in_the_model_of_its_method_alone():
+def test_batch_normalization_is_in_the_model_of_its_methods_alone():
     for problem in paper.PROBLEMS:
         kinds = {
             method: {type(m).__name__ for m in paper.PROBLEMS[problem](settings).model.modules()}
-            for method in ("momentum", "batchnorm")
+            for method in ("momentum", "batchnorm", "prong", "prong+")
             for settings in [Compare(problem=problem, method=method)]
         }
-        assert {name for name in kinds["batchnorm"] if "BatchNorm" in name}
-        assert not {name for name in kinds["momentum"] if "BatchNorm" in name}
+        for method, names in kinds.items():
+            assert any("BatchNorm" in n for n in names) == (method in ("batchnorm", "prong+"))
 
 
 def test_a_run_stops_at_the_target_if_it_shall():

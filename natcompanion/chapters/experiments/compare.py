@@ -32,8 +32,11 @@ METHODS = (
     "sample",
     "kfac",
     "prong",
+    "prong+",
     "rngd",
 )
+NORMALIZED = ("batchnorm", "prong+")
+"""The methods whose model has batch normalization."""
 WIDTHS = (196, 100, 50, 25, 10)
 """Of the auto-encoder in PRONG's chapter."""
 TARGETS = {"autoencoder": 3.5, "logistic": 1e-4, "convolution": 0.05}
@@ -64,9 +67,9 @@ class Compare(Settings):
     """One run of a method on a problem.
 
     ``momentum`` is the first decay for "adamw" and for what "muon" leaves to AdamW. ``second`` is
-    the damping of "natural", "sample" and "kfac", and epsilon of "prong" and "rngd". ``start`` is
-    that of the auto-encoder. Statistics are renewed every ``period`` updates. The score is taken
-    every ``every`` updates; with ``stop`` the run ends when it has arrived.
+    the damping of "natural", "sample" and "kfac", and epsilon of "prong", "prong+" and "rngd".
+    ``start`` is that of the auto-encoder. Statistics are renewed every ``period`` updates. The
+    score is taken every ``every`` updates; with ``stop`` the run ends when it has arrived.
     """
 
     problem: str = "logistic"
@@ -131,7 +134,7 @@ def autoencoder(settings: Compare) -> Problem:
     x, _ = prong.images(14)
     generator = settings.generator(1)
     model = prong.initialize(
-        prong.autoencoder(WIDTHS, settings.method == "batchnorm"),
+        prong.autoencoder(WIDTHS, settings.method in NORMALIZED),
         settings.start,
         x[torch.randperm(len(x), generator=generator)[:1000]],
         prong.EPS,
@@ -157,7 +160,7 @@ def logistic(settings: Compare) -> Problem:
     w = 2 * normal(20) / scales / 20**0.5
     t = torch.bernoulli(torch.sigmoid((x - x.mean(0)) @ w), generator=generator)[:, None]
     least = _least_loss(x, t)
-    norm = [nn.BatchNorm1d(20, dtype=torch.float64)] if settings.method == "batchnorm" else []
+    norm = [nn.BatchNorm1d(20, dtype=torch.float64)] if settings.method in NORMALIZED else []
     linear = nn.Linear(20, 1, dtype=torch.float64)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -170,7 +173,7 @@ def logistic(settings: Compare) -> Problem:
 def convolution(settings: Compare) -> Problem:
     """A network of two convolutions and a linear layer on scikit-learn's digits of 8 x 8 pixels."""
     x, t = digits(split="train+validation", dtype=torch.float32)
-    likelihood, norm = Categorical(), settings.method == "batchnorm"
+    likelihood, norm = Categorical(), settings.method in NORMALIZED
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**31, (), generator=settings.generator(1))))
         layers: list[nn.Module] = []
@@ -274,8 +277,9 @@ def optimizers(
             ),
             torch.optim.AdamW(rest, lr, betas=betas, weight_decay=0.0),
         ]
-    if settings.method == "prong":
-        return [optim.PRONG(model, lr, momentum, eps=second, period=settings.period, sample=sample)]
+    if settings.method in ("prong", "prong+"):
+        kind = optim.PRONG if settings.method == "prong" else optim.PRONGPlus
+        return [kind(model, lr, momentum, eps=second, period=settings.period, sample=sample)]
     decay = 0.5 ** (1 / settings.period)  # half of a metric is older than one period
     return [
         optim.RNGD(model, lr, momentum=momentum, eps=second, period=settings.period, decay=decay)

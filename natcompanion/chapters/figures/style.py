@@ -28,7 +28,7 @@ METHODS = {
     "sample": ("0.55", "--"),
     "kfac": (BLACK, "-"),
     "prong": (BLUE, "-"),
-    "prong+": (SKY, "-"),
+    "prong+": (BLUE, "--"),
     "rngd": (SKY, "-"),
     "penalty": (PURPLE, "--"),
     "whitened": (SKY, "-."),

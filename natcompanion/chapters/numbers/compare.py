@@ -22,6 +22,7 @@ METHODS = {
     "sample": "natural gradient in sample space",
     "kfac": "K-FAC",
     "prong": "PRONG",
+    "prong+": "PRONG+",
     "rngd": "RNGD",
 }
 RIVALS = ("momentum", "adamw", "muon", "batchnorm", "kfac")
@@ -179,7 +180,14 @@ def _row(problem: str, method: str) -> list[Any]:
     ]
 
 
-SECOND = {"natural": "damping", "sample": "damping", "kfac": "damping", "prong": "ε", "rngd": "ε"}
+SECOND = {
+    "natural": "damping",
+    "sample": "damping",
+    "kfac": "damping",
+    "prong": "ε",
+    "prong+": "ε",
+    "rngd": "ε",
+}
 
 
 def settings_text(problem: str, method: str) -> str:

@@ -47,14 +47,16 @@ def fisher(
     x : Tensor, shape (n, ...), or tuple or dictionary of such
     likelihood : Likelihood
     parameters : iterable, optional
-        Parameters or their names, if not all trainable ones.
+        Parameters or their names, if not all trainable ones; also pairs of both, as from
+        ``named_parameters()``, and groups, as optimizers take them.
     output : callable, optional
         Selects the outputs (n, ..., o) from what the model returns.
 
     Raises
     ------
     ValueError
-        On an empty batch, NaN input, a model without trainable parameters, or one for which the
+        On an empty batch, NaN, complex or sparse input, input that the model does not take (its own
+        error is the cause), a model without trainable parameters, or one for which the
         matrix would be larger than :func:`natcompanion.metrics.dense_limit` allows, as for all
         dense metrics.
 

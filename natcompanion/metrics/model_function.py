@@ -40,8 +40,9 @@ class ModelFunction:
         are flattened to one row per example, and :meth:`on` makes a likelihood see them as they
         were. A tuple or dictionary of inputs is taken apart: ``model(*x)``, ``model(**x)``.
     parameters
-        Names or parameters to differentiate by; by default every parameter with ``requires_grad``,
-        in the order of ``model.parameters()``. Shared (tied) parameters count once.
+        Names or parameters to differentiate by, pairs of both, or groups of these; by default every
+        parameter with ``requires_grad``, in the order of ``model.parameters()``. Shared (tied)
+        parameters count once.
     output
         Selects the outputs (n, ..., o) from what the model returns.
     """

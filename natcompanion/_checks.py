@@ -86,6 +86,12 @@ def shaped(x: torch.Tensor, name: str, *shape: int) -> torch.Tensor:
     return x
 
 
+def paired(v: torch.Tensor, h: torch.Tensor) -> None:
+    """Refuse samples that are not matrices with as many rows."""
+    if len(matrix(v, "v")) != len(matrix(h, "h")):
+        raise ValueError(f"v, h: expected one row per sample in both, got {len(v)} and {len(h)}")
+
+
 def symmetric(x: torch.Tensor, name: str) -> torch.Tensor:
     """Return the symmetrized ``x`` if it is square and symmetric up to rounding."""
     square(x, name)

@@ -45,6 +45,7 @@ def linear_decrease(step: torch.Tensor, gradient: torch.Tensor) -> float:
     >>> linear_decrease(torch.tensor([-1.0, 0.0]), gradient=torch.tensor([2.0, 3.0]))
     2.0
     """
+    _checks.shaped(step, "step", *gradient.shape)
     return -float(gradient @ step)
 
 
@@ -66,6 +67,8 @@ def quadratic_decrease(
     >>> quadratic_decrease(step, gradient=torch.tensor([2.0, 3.0]), metric_step=2 * step)
     1.0
     """
+    _checks.shaped(step, "step", *gradient.shape)
+    _checks.shaped(metric_step, "metric_step", *gradient.shape)
     return -float(gradient @ step) - 0.5 * float(step @ metric_step)
 
 
@@ -228,6 +231,7 @@ def try_step(
     (True, 0.75, tensor([1.]))
     """
     parameters = list(parameters)
+    _checks.shaped(step, "step", sum(p.numel() for p in parameters))
     if not (math.isfinite(predicted) and predicted > 0 and bool(torch.isfinite(step).all())):
         return Trial(False, before, math.nan)
     saved = [p.detach().clone() for p in parameters]

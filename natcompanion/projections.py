@@ -21,6 +21,7 @@ def projection(
     """
     if k < 1 or d < 1:
         raise ValueError(f"projection: expected k >= 1 and d >= 1, got {k} and {d}")
+    _checks.generator(generator)
     device = "cpu" if generator is None else generator.device
     R = torch.randn(k, d, generator=generator, dtype=torch.float64, device=device) / k**0.5
     return R if like is None else R.to(like)
@@ -41,7 +42,7 @@ def projected_covariance(C: torch.Tensor, R: torch.Tensor) -> torch.Tensor:
     R
         (k, d), from `projection`.
     """
-    _checks.square(C, "C"), _checks.matrix(R, "R")
+    _checks.square(C, "C"), _checks.shaped(_checks.matrix(R, "R"), "R", len(R), len(C))
     return R.mT @ (R @ C @ R.mT) @ R
 
 
@@ -71,7 +72,7 @@ def sketch_error(C: torch.Tensor, k: int) -> float:
 
     .. math:: \sqrt{\frac{1 + (\mathrm{tr}\, C / \|C\|_F)^2}{k}}
     """
-    _checks.square(C, "C")
+    _checks.square(C, "C"), _checks.whole(k, "k")
     return float(((1 + (C.trace() / torch.linalg.matrix_norm(C)) ** 2) / k).sqrt())
 
 
@@ -90,7 +91,7 @@ def projected_squared_norm(
     k
         Number of directions; n (D + H) operations each.
     """
-    _checks.matrix(v, "v"), _checks.matrix(h, "h")
+    _checks.paired(v, h)
     directions = projection(k, h.shape[1], generator=generator, like=h)
     along = (h - h.mean(0)) @ directions.mT
     return (((v - v.mean(0)).mT @ along / len(v)) ** 2).sum()
@@ -101,5 +102,5 @@ def projected_norm_error(C: torch.Tensor, k: int) -> float:
 
     .. math:: \sqrt{2/k}\; \|C^T C\|_F / \|C\|_F^2
     """
-    _checks.matrix(C, "C")
+    _checks.matrix(C, "C"), _checks.whole(k, "k")
     return float((2 / k) ** 0.5 * torch.linalg.matrix_norm(C.mT @ C) / (C**2).sum())

@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from natcompanion import metrics, optim, relative
+from natcompanion import (
+    boltzmann,
+    damping,
+    layers,
+    metrics,
+    optim,
+    projections,
+    relative,
+    whitening,
+)
 from natcompanion.likelihoods import Bernoulli, Categorical, FromNLL, Gaussian, Weighted
 from natcompanion.metrics.model_function import ModelFunction, select
 from natcompanion.whitening import Whitener, potter_update, sherman_morrison_update
@@ -441,7 +450,7 @@ def test_roots_of_positions_are_larger():
 @pytest.mark.parametrize("update", [potter_update, sherman_morrison_update])
 def test_samples_of_another_size(update):
     for x in (torch.ones(2), torch.ones(1, 3)):
-        with pytest.raises(ValueError, match=r"x: expected shape \(3,\)"):
+        with pytest.raises(ValueError, match=r"x: expected a tensor of shape \(3,\)"):
             update(torch.eye(3), x, 0.5)
     with pytest.raises(ValueError, match="rho: expected"):
         update(torch.eye(3), torch.ones(3), "half")
@@ -508,6 +517,10 @@ def test_layers_by_brute_force(make, shape):
 # ---- A wrong argument of each function: what is refused, and the call that is not
 
 
+def machine():
+    return boltzmann.RBM(*(torch.zeros(shape).double() for shape in ((3, 2), (3,), (2,))))
+
+
 def leaf():
     return torch.nn.Parameter(torch.ones(2))
 
@@ -516,7 +529,60 @@ ONES = [torch.ones(n).double() for n in range(12)]
 G3, V, H = torch.eye(3).double(), torch.eye(5, 3).double(), torch.eye(5, 2).double()
 QUADRATIC = optim.Quadratic(torch.eye(2))
 ARGUMENTS = {
+    # Boltzmann machines
+    "exact_fisher": (boltzmann.exact_fisher, (machine(),), ("rbm",), "rbm: expected an RBM"),
+    "operator of": (boltzmann.ExactFisherOperator, (machine(),), (boltzmann.RBM,), "the class RBM"),
+    "moments of": (boltzmann.model_moments, (machine(),), (G3,), "rbm: expected an RBM"),
+    "covariances": (boltzmann.covariances, (machine(),), (None,), "rbm: expected an RBM"),
+    "epoch": (boltzmann.cd_epoch, (machine(), V), (boltzmann.RBM, V), "rbm: expected an RBM"),
+    "operator": (
+        boltzmann.ExactFisherOperator(machine()).__matmul__, (ONES[11],), (ONES[3],), "u: expected",
+    ),
+    "sampled": (boltzmann.SampledFisherOperator(V, H).__matmul__, (ONES[11],), (ONES[2],), "u:"),
+    "weights": (
+        boltzmann.conditional_covariance, (machine(), V, ONES[5] / 5), (machine(), V, ONES[3]),
+        r"weights: expected a tensor of shape \(5,\), got shape \(3,\)",
+    ),
+    "states": (boltzmann.states, (3,), (60,), "states: they need 5.2e.11 GiB"),
+    "units": (boltzmann.states, (0,), (-1,), "units: expected an integer"),
+    "names": (boltzmann.statistic_names, (3, 2), ("3", 2), "visible: expected an integer"),
+    "blocks": (boltzmann.fisher_blocks, (torch.eye(11), 3, 2), (torch.eye(3), 3, 2), "G: expected"),
+    "samples": (boltzmann.sample_moments, (V, H), (V, H[:2]), "expected one row per sample"),
+    "pairs": (boltzmann.sampled_penalty_gradient, (V, H), (V, H[:2]), "one row per sample"),
+    "centred": (
+        boltzmann.centred_direction, (machine(), ONES[11]), (machine(), ONES[3]), "gradient:",
+    ),
+    "cosine": (boltzmann.metric_cosine, (G3, ONES[3], V[0]), (G3, ONES[2], V[0]), "first:"),
+    "serial": (
+        boltzmann.equivariant_step, (G3, G3, 0.1, 0.1), (G3, G3[:2], 0.1, 0.1), "covariance:",
+    ),
+    "learned": (boltzmann.LearnedWhitening, (3, 2), (0, 2), "visible: expected an integer"),
+    "hidden": (
+        boltzmann.hidden_covariance_penalty, (mlp(), batch()[0], [("0", "2")]),
+        (mlp(), batch()[0][:, :2], [("0", "2")]), "model: expected inputs that it takes",
+    ),
+    "hidden of": (
+        boltzmann.hidden_covariance_penalty, (mlp(), batch()[0], [("0", "2")]),
+        (torch.tanh, batch()[0], [("0", "2")]), "model: expected a torch.nn.Module",
+    ),
+    # layers and projections
+    "whiten": (layers.whiten_model, (mlp(),), (nn.Linear,), "model: expected a torch.nn.Module"),
+    "canonical": (layers.canonical_model, (mlp(),), ("m",), "model: expected a torch.nn.Module"),
+    "batch norm": (layers.with_batch_norm, (mlp(),), (nn.Linear,), "model: expected a"),
+    "start": (
+        layers.whitened_initialization, (mlp(), batch()[0], 0.1), (Two(), batch()[0], 0.1),
+        "model: expected inputs that it takes.*missing 1 required",
+    ),
+    "to plain": (
+        layers.to_canonical, (V, ONES[5], G3, ONES[3]), (V, ONES[5], G3[:2], ONES[3]), "U: expect",
+    ),
+    "to whitened": (
+        layers.to_whitened, (V, ONES[5], G3, ONES[3]), (V, ONES[5], G3, ONES[2]), "c: expected",
+    ),
+    "projected": (projections.projected_covariance, (G3, V), (G3, H), "R: expected"),
+    "projection": (projections.projected_norm_error, (G3, 1), (G3, 0), "k: expected an integer"),
     # steps
+    "decrease": (damping.linear_decrease, (ONES[3], V[0]), (ONES[2], V[0]), "step: expected"),
     "mirror": (
         optim.mirror_step, (QUADRATIC, ONES[2], ONES[2], 0.1),
         (optim.Quadratic, ONES[2], ONES[2], 0.1), "psi: expected a mirror.*the class Quadratic",
@@ -549,7 +615,7 @@ ARGUMENTS = {
         optim.RNGD(mlp(), lr=0.1).load_state_dict, (optim.RNGD(mlp(), lr=0.1).state_dict(),),
         (None,), "state_dict: expected one of RNGD.*got None",
     ),
-    # metrics and forms
+    # metrics of functions, spectra, forms
     "energy": (
         metrics.energy_metric, (lambda p, x: p @ x, torch.ones(4), batch()[0]),
         (lambda p, x: p @ x, torch.ones(3), batch()[0]), r"params, torch.float32 \(4,\)",
@@ -564,7 +630,11 @@ ARGUMENTS = {
     ),
     "trace": (metrics.estimate_trace, (G3,), ("A",), "A: expected a square matrix"),
     "sizes": (metrics.block_diagonal, (G3, [1, 2]), (G3, 3), "sizes: expected a list"),
+    "staleness": (
+        whitening.staleness, ({0: G3, 1: G3}, 0.1), ([G3, G3], 0.1), "expected a dictionary",
+    ),
     "order": (relative.neuron_order, (nn.Linear(2, 2),), (nn.ReLU(),), "linear: expected"),
+    "augmented": (relative.augment, (ONES[3],), ([1.0],), "x: expected a tensor of shape"),
     "targets": (
         lambda t: FromNLL(lambda r, t: r[:, 0], targets=t), (ONES[3],), (torch.tensor(1.0),),
         "targets: expected a tensor of the values",

@@ -24,6 +24,7 @@ def fisher_blocks(G: torch.Tensor, visible: int, hidden: int) -> dict[str, torch
     tensor([[2.]])
     """
     sizes = (visible, hidden, visible * hidden)
+    _checks.shaped(G, "G", sum(sizes), sum(sizes))
     rows = [row.split(sizes, 1) for row in G.split(sizes, 0)]
     names = ("v", "h", "vh")
     order = [(0, 0), (1, 1), (0, 1), (0, 2), (1, 2), (2, 2)]

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from natcompanion import _checks
+from natcompanion._memory import refuse_larger
+
 ENUMERATION_LIMIT = 20
 """Largest number of units whose states are summed without being asked twice."""
 
@@ -47,7 +50,8 @@ def states(
             [1., 0.],
             [1., 1.]], dtype=torch.float64)
     """
-    stop = 2**units if stop is None else stop
+    stop = 2 ** _checks.whole(units, "units", 0) if stop is None else stop
+    refuse_larger((stop - start) * units, torch.float64, "states: they need", "start and stop")
     number = torch.arange(start, stop, device=device)
     return (number[:, None] >> torch.arange(units - 1, -1, -1, device=device) & 1).double()
 

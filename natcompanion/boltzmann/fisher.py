@@ -69,7 +69,7 @@ def exact_fisher(rbm: RBM) -> torch.Tensor:
             [0.0000, 0.2500, 0.1250],
             [0.1250, 0.1250, 0.1875]])
     """
-    return rbm.fisher()
+    return RBM.check(rbm).fisher()
 
 
 def conditional_covariance(
@@ -94,12 +94,14 @@ def conditional_covariance(
             [0.0000, 0.2500, 0.2500],
             [0.0000, 0.2500, 0.2500]])
     """
-    affordable(len(rbm.vector()), torch.float64, "conditional_covariance", "fewer units")
+    P = len(RBM.check(rbm).vector())
+    affordable(P, torch.float64, "conditional_covariance", "fewer units")
     q = rbm.hidden_mean(v).double()
-    weights = q.new_full((len(v),), 1 / len(v)) if weights is None else weights
+    if weights is None:
+        weights = q.new_full((len(v),), 1 / len(v))
+    _checks.shaped(weights, "weights", len(v))
     blocks = conditional_blocks(weights, v.double(), q)
     index = pixel_blocks(rbm.hidden, rbm.visible, device=q.device)
-    P = len(rbm.vector())
     out = torch.zeros(P, P, dtype=q.dtype, device=q.device)
     out[index[:, :, None], index[:, None, :]] += blocks
     order = transpose_order(rbm.visible, rbm.hidden, device=q.device)
@@ -127,7 +129,10 @@ def marginal_fisher(rbm: RBM) -> torch.Tensor:
     tensor([0.2500, 0.0000, 0.0625])
     """
     affordable(
-        len(rbm.vector()), torch.float64, "marginal_fisher", "fewer units, or ExactFisherOperator"
+        len(RBM.check(rbm).vector()),
+        torch.float64,
+        "marginal_fisher",
+        "fewer units, or ExactFisherOperator",
     )
     check_enumerable(rbm.visible, rbm.hidden)
     v = states(rbm.visible, device=rbm.W.device)
@@ -172,7 +177,7 @@ class ExactFisherOperator:
     """
 
     def __init__(self, rbm: RBM, damping: float = 0.0):
-        check_enumerable(rbm.hidden, rbm.visible)
+        check_enumerable(RBM.check(rbm).hidden, rbm.visible)
         self._parameters, self.sizes = (
             rbm.double(),
             (rbm.visible, rbm.hidden, rbm.visible * rbm.hidden),
@@ -188,6 +193,7 @@ class ExactFisherOperator:
     def __matmul__(self, u: torch.Tensor) -> torch.Tensor:
         """Return (G + damping I) u for ``u`` (P,), in the dtype of ``u``."""
         D, H, _ = self.sizes
+        _checks.shaped(u, "u", sum(self.sizes))
         u_v, u_h, u_vh = u.double().split(self.sizes)
         U = u_vh.reshape(D, H)
         out_v: Any = 0.0
@@ -252,18 +258,14 @@ class SampledFisherOperator:
     """
 
     def __init__(self, v: torch.Tensor, h: torch.Tensor, damping: float = 0.0):
-        _checks.matrix(v, "v"), _checks.matrix(h, "h")
-        if len(v) != len(h):
-            raise ValueError(
-                f"v and h: expected one row per sample in both, got {len(v)} and {len(h)}"
-            )
+        _checks.paired(v, h)
         self.v, self.h, self.damping = v, h, _checks.non_negative(damping, "damping")
         self.sizes = (v.shape[1], h.shape[1], v.shape[1] * h.shape[1])
         self.shape = (sum(self.sizes), sum(self.sizes))
 
     def along(self, u: torch.Tensor) -> torch.Tensor:
         """Return g . u of every sample, centred, (n,)."""
-        u_v, u_h, u_vh = u.split(self.sizes)
+        u_v, u_h, u_vh = _checks.shaped(u, "u", sum(self.sizes)).split(self.sizes)
         U = u_vh.reshape(self.v.shape[1], self.h.shape[1])
         values = self.v @ u_v + self.h @ u_h + ((self.v @ U) * self.h).sum(1)
         return values - values.mean()

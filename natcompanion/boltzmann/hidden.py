@@ -111,7 +111,7 @@ def hidden_covariance_penalty(
     [True, True, False, False]
     """
     pairs = list(pairs)
-    modules = dict(model.named_modules())
+    modules = dict(check.model(model).named_modules())
     wanted = {name for pair in pairs for name in pair} - {"input"}
     if not pairs or any(len(pair) != 2 for pair in pairs) or not wanted <= modules.keys():
         raise ValueError(
@@ -132,7 +132,8 @@ def hidden_covariance_penalty(
 
     handles = [modules[name].register_forward_hook(keep(name)) for name in sorted(wanted)]
     try:
-        output = model(x)
+        with check.told(lambda: f"{check.TAKES}, but model({check.shown(x)}) failed"):
+            output = model(x)
     finally:
         for handle in handles:
             handle.remove()

@@ -57,7 +57,9 @@ def model_moments(rbm: RBM) -> Moments:
     >>> model_moments(rbm).vh
     tensor([[0.2500]])
     """
-    v, h, vh = rbm.statistics_mean().split([rbm.visible, rbm.hidden, rbm.visible * rbm.hidden])
+    v, h, vh = (
+        RBM.check(rbm).statistics_mean().split([rbm.visible, rbm.hidden, rbm.visible * rbm.hidden])
+    )
     return Moments(v, h, vh.reshape(rbm.visible, rbm.hidden))
 
 
@@ -73,6 +75,7 @@ def sample_moments(v: torch.Tensor, h: torch.Tensor) -> Moments:
     >>> sample_moments(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [1.0]])).vh
     tensor([[0.5000]])
     """
+    _checks.paired(v, h)
     return Moments(v.mean(0), h.mean(0), v.mT @ h / len(v))
 
 
@@ -93,7 +96,7 @@ def covariances(rbm: RBM) -> dict[str, torch.Tensor]:
     >>> covariances(rbm)["vv"]
     tensor([[0.2500]])
     """
-    check_enumerable(rbm.hidden, rbm.visible)
+    check_enumerable(RBM.check(rbm).hidden, rbm.visible)
     mean_v, mean_h, _ = model_moments(RBM(*rbm.double()))
     vv: Any = 0.0
     hh: Any = 0.0

@@ -85,12 +85,26 @@ class RBM:
         """Return a machine with Gaussian weights of standard deviation ``scale`` and biases of
         ``bias_scale``, drawn where the generator is (CPU without one) and moved to ``device``.
         """
+        _checks.generator(generator)
         source = "cpu" if generator is None else generator.device
         like: dict[str, Any] = {"generator": generator, "dtype": dtype, "device": source}
         W = torch.randn(visible, hidden, **like) * scale
         a, b = (torch.randn(size, **like) * bias_scale for size in (visible, hidden))
         machine = cls(W, a, b)
         return machine if device is None else machine.to(device)
+
+    @classmethod
+    def check(cls, rbm: Any) -> "RBM":
+        """Return ``rbm`` if it is a machine.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+        """
+        if not isinstance(rbm, cls):
+            raise ValueError(f"rbm: expected an RBM, got {_checks.got(rbm)}")
+        return rbm
 
     def to(self, *args: Any, **options: Any) -> "RBM":
         """Return the machine on another device or in another dtype; arguments as for

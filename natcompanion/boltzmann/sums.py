@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from natcompanion import _checks
 from natcompanion._memory import affordable
 from natcompanion.boltzmann.enumeration import check_enumerable, weighted_states
 
@@ -23,6 +24,7 @@ def statistic_names(visible: int, hidden: int) -> list[str]:
     >>> statistic_names(1, 2)
     ['v0', 'h0', 'h1', 'v0h0', 'v0h1']
     """
+    _checks.whole(visible, "visible", 0), _checks.whole(hidden, "hidden", 0)
     v, h = [f"v{i}" for i in range(visible)], [f"h{j}" for j in range(hidden)]
     return v + h + [x + y for x in v for y in h]
 

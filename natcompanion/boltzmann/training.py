@@ -105,7 +105,7 @@ def cd_epoch(
     """
     _checks.non_negative(lr, "lr"), _checks.non_negative(weight_decay, "weight_decay")
     batch_size, k = _checks.whole(batch_size, "batch_size"), _checks.whole(k, "k")
-    dtype = rbm.W.dtype
+    dtype = RBM.check(rbm).W.dtype
     W, a, b = (
         x.float() if dtype in (torch.float16, torch.bfloat16) else x.clone()
         for x in (rbm.W, rbm.a, rbm.b)
@@ -191,7 +191,7 @@ def reconstruction_error(rbm: RBM, v: torch.Tensor) -> torch.Tensor:
     >>> reconstruction_error(rbm, torch.tensor([[1.0, 0.0]]))
     tensor([0.5000])
     """
-    return (v - rbm.visible_mean(rbm.hidden_mean(rbm.check_visible(v)))).square().sum(1)
+    return (v - RBM.check(rbm).visible_mean(rbm.hidden_mean(rbm.check_visible(v)))).square().sum(1)
 
 
 class _Coins:

@@ -53,6 +53,8 @@ def whitened_direction(
     True
     """
     D, H = len(mean_v), len(mean_h)
+    _checks.shaped(gradient, "gradient", D + H + D * H)
+    _checks.shaped(PA, "PA", D, D), _checks.shaped(PB, "PB", H, H)
     d_v, d_h, d_vh = gradient.split([D, H, D * H])
     centred = d_vh.reshape(D, H) - torch.outer(mean_v, d_h) - torch.outer(d_v, mean_h)
     dW = PA @ centred @ PB
@@ -147,6 +149,7 @@ def equivariant_step(
     >>> equivariant_step(torch.eye(1), torch.eye(1), rate=0.5, eps=0.0)  # white already
     tensor([[1.]])
     """
+    _checks.shaped(covariance, "covariance", *A.shape)
     M = A @ covariance @ A.mT + eps * A @ A.mT
     size = rate / (1 + rate * torch.linalg.matrix_norm(M, 2))
     return A - size * (M @ A - A)
@@ -200,6 +203,7 @@ class LearnedWhitening:
         device: torch.device | str = "cpu",
     ):
         self.rate, self.eps = _checks.positive(rate, "rate"), _checks.non_negative(eps, "eps")
+        _checks.whole(visible, "visible"), _checks.whole(hidden, "hidden")
         self.A, self.B = (torch.eye(d, dtype=dtype, device=device) for d in (visible, hidden))
         self.mean_v, self.mean_h = (
             torch.full((d,), 0.5, dtype=dtype, device=device) for d in (visible, hidden)
@@ -253,5 +257,7 @@ def metric_cosine(G: torch.Tensor, first: torch.Tensor, second: torch.Tensor) ->
     >>> metric_cosine(G, torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0]))
     0.5
     """
+    P = len(_checks.square(G, "G"))
+    _checks.shaped(first, "first", P), _checks.shaped(second, "second", P)
     inner = float(first @ G @ second)
     return inner / float((first @ G @ first).sqrt() * (second @ G @ second).sqrt())

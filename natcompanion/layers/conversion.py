@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from natcompanion import _checks as check
 from natcompanion._moments import Moments, first, rows
 from natcompanion.layers.coordinates import Kind
 from natcompanion.layers.whitened import Whitened, WhitenedConv2d, WhitenedLinear
@@ -92,7 +93,9 @@ def with_batch_norm(model: nn.Module) -> nn.Module:
     >>> model[0][1].num_features, type(model[2]).__name__
     (3, 'Linear')
     """
-    found = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d, Whitened))][:-1]
+    found = [
+        m for m in check.model(model).modules() if isinstance(m, (nn.Linear, nn.Conv2d, Whitened))
+    ][:-1]
 
     def convert(module: Any) -> nn.Module | None:
         if not any(module is m for m in found):
@@ -110,7 +113,7 @@ def _shared(model: nn.Module) -> set[int]:
     """Return the ids of the parameters that several modules own."""
     owned = [
         id(p)
-        for module in dict.fromkeys(model.modules())
+        for module in dict.fromkeys(check.model(model).modules())
         for p in module._parameters.values()
         if p is not None
     ]
@@ -119,7 +122,9 @@ def _shared(model: nn.Module) -> set[int]:
 
 def _replaced(model: nn.Module, convert: Any) -> nn.Module:
     """Return a copy of a model with some modules replaced by what ``convert`` makes of them."""
-    memo = {id(old): new for old in model.modules() if (new := convert(old)) is not None}
+    memo = {
+        id(old): new for old in check.model(model).modules() if (new := convert(old)) is not None
+    }
     return copy.deepcopy(model, memo)
 
 
@@ -190,7 +195,8 @@ def whitened_initialization(
     ]
     with preserved_buffers(model):
         try:
-            model(inputs)
+            with check.told(lambda: f"{check.TAKES}, but model({check.shown(inputs)}) failed"):
+                model(inputs)
         finally:
             for handle in handles:
                 handle.remove()
@@ -242,7 +248,7 @@ def preserved_buffers(model: nn.Module) -> Iterator[None]:
     """
     kept = [
         (module._buffers, name, buffer, None if buffer is None else buffer.clone())
-        for module in model.modules()
+        for module in check.model(model).modules()
         if not isinstance(module, Whitened)
         for name, buffer in module._buffers.items()
     ]

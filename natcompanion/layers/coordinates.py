@@ -89,6 +89,7 @@ def to_canonical(
     >>> to_canonical(V, d, U, c)
     (tensor([[0.5000]]), tensor([-1.5000]))
     """
+    check.shaped(U, "U", V.shape[1], V.shape[1]), check.shaped(c, "c", V.shape[1])
     W = torch.einsum("oi...,ij->oj...", V, U)
     return W, None if d is None else d - _shift(W, c)
 
@@ -112,6 +113,8 @@ def to_whitened(
     >>> to_whitened(W, b, U.inverse(), c)
     (tensor([[2.]]), tensor([3.]))
     """
+    d = W.shape[1]
+    check.shaped(U_inverse, "U_inverse", d, d), check.shaped(c, "c", d)
     return torch.einsum("oj...,ji->oi...", W, U_inverse), None if b is None else b + _shift(W, c)
 
 

@@ -33,6 +33,8 @@ def augment(x: torch.Tensor) -> torch.Tensor:
     >>> augment(torch.tensor([[3.0, 4.0]]))
     tensor([[3., 4., 1.]])
     """
+    if not isinstance(x, torch.Tensor) or not x.ndim:
+        raise ValueError(f"x: expected a tensor of shape (..., D), got {check.shown(x)}")
     return torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1)
 
 

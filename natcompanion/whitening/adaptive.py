@@ -203,7 +203,7 @@ def potter_update(S: torch.Tensor, x: torch.Tensor, rho: float) -> torch.Tensor:
     tensor([[0.4000]])
     """
     _forgetting(rho)
-    _fitting(S, "S", x)
+    _checks.shaped(_checks.floating(x, "x"), "x", len(_checks.square(S, "S")))
     phi, ratio = S.mT @ x, rho / (1 - rho)
     alpha = 1 / (ratio + phi @ phi)
     gamma = 1 / (1 + (alpha * ratio).sqrt())
@@ -226,7 +226,7 @@ def sherman_morrison_update(P: torch.Tensor, x: torch.Tensor, rho: float) -> tor
     tensor([[0.4000]])
     """
     _forgetting(rho)
-    _fitting(P, "P", x)
+    _checks.shaped(_checks.floating(x, "x"), "x", len(_checks.square(P, "P")))
     Px = P @ x
     return (P - torch.outer(Px, Px) / (rho / (1 - rho) + x @ Px)) / rho
 
@@ -234,10 +234,3 @@ def sherman_morrison_update(P: torch.Tensor, x: torch.Tensor, rho: float) -> tor
 def _forgetting(rho: float) -> None:
     if not 0 < _checks.non_negative(rho, "rho") < 1:
         raise ValueError(f"rho: expected a number strictly between 0 and 1, got {rho!r}")
-
-
-def _fitting(A: torch.Tensor, name: str, x: torch.Tensor) -> None:
-    """Refuse a matrix that is not (d, d) for the sample x (d,)."""
-    d = len(_checks.square(A, name))
-    if _checks.floating(x, "x").shape != (d,):
-        raise ValueError(f"x: expected shape ({d},) as {name}, got {tuple(x.shape)}")

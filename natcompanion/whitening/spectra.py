@@ -91,10 +91,15 @@ def staleness(covariances: Mapping[int, torch.Tensor], eps: float) -> dict[int, 
     {0: 1.0, 5: 2.0}
     """
     eps = check.positive(eps, "eps")
+    if not isinstance(covariances, Mapping):
+        raise ValueError(
+            "covariances: expected a dictionary of covariances by step, got "
+            f"{check.got(covariances)}"
+        )
     if len(covariances) < 2:
         raise ValueError(f"covariances: expected at least 2, got {len(covariances)}")
     steps = sorted(covariances)
-    shape = covariances[steps[0]].shape
+    shape = check.square(covariances[steps[0]], f"covariances[{steps[0]}]").shape
     damped = {}
     for step in steps:
         sigma = check.symmetric(covariances[step], f"covariances[{step}]").double()

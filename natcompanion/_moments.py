@@ -25,6 +25,10 @@ def rows(module: nn.Module, h: torch.Tensor) -> torch.Tensor:
     return h.movedim(-3, -1).reshape(-1, h.shape[-3])
 
 
+LARGE = 256
+"""Matrices of so many rows are looked at before they are multiplied or decomposed as a whole."""
+
+
 @dataclass
 class Moments:
     r"""Count, mean and scatter :math:`\sum_i (h_i - \mu)(h_i - \mu)^\top` of samples, in float64.
@@ -93,7 +97,7 @@ def gram(x: torch.Tensor, blocks: int = 8) -> torch.Tensor:
     then mirrored.
     """
     d = x.shape[1]
-    if d < 256:
+    if d < LARGE:
         return x.mT @ x
     out, width = x.new_empty(d, d), -(-d // blocks)
     for start in range(0, d, width):
@@ -122,3 +126,26 @@ def damped_inverse(
         return torch.cholesky_inverse(factor.to(dtype) if narrow else factor).to(dtype)
     values, vectors = check.semidefinite_eigh(sigma, "covariance", torch.float32)
     return ((vectors / (values + eps)) @ vectors.mT).to(dtype)
+
+
+def eigenpairs(sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return eigenvalues (r,) and orthonormal eigenvectors (d, r) of a positive semi-definite
+    float64 matrix (d, d): all of them, or those of the range alone if it is large and its rank is
+    at most d / 2, as where it was made of fewer samples than it has rows.
+
+    The range is that of the matrix times d / 2 random columns. Whether nothing is missed, the trace
+    says: it is the sum of all eigenvalues, none of which is negative.
+    """
+    d = len(sigma)
+    if d >= LARGE:
+        columns = torch.randn(
+            d, d // 2, dtype=sigma.dtype, generator=torch.Generator().manual_seed(0)
+        )
+        basis = torch.linalg.qr(sigma @ columns.to(sigma.device)).Q
+        inside = basis.mT @ sigma @ basis
+        rounding, trace = d * torch.finfo(sigma.dtype).eps, float(sigma.trace())
+        if trace - float(inside.trace()) <= rounding * trace:
+            values, vectors = torch.linalg.eigh(inside)
+            kept = values > rounding * values[-1]
+            return values[kept], basis @ vectors[:, kept]
+    return torch.linalg.eigh(sigma)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from natcompanion import metrics, reference
+from natcompanion._moments import eigenpairs
 from natcompanion.likelihoods import Bernoulli, Categorical, Gaussian, Weighted
 from natcompanion.metrics import KroneckerFactors, kronecker_factors
 from natcompanion.optim import KFAC
@@ -247,6 +248,34 @@ def test_the_inverse_solves_the_dense_system(bias):
     spread = torch.linalg.solve(torch.kron(B, A), G.flatten()).view_as(G)
     assert gap(f.inverse(0.01, factored=True)(G), spread) < 1e-12
     assert gap(spread, D) > 0.05  # negative control: the two are not the same
+
+
+@pytest.mark.parametrize("samples", [0, 40, 128, 200, 400])
+def test_a_large_factor_of_few_samples_has_the_same_inverse(samples):
+    """Of 257 rows: whether 0, few, the most that count as few, or enough samples made it."""
+    scales = torch.logspace(0, -4, 257, dtype=torch.float64)
+    h, d = inputs(samples, 257) * scales, inputs(9, 5)
+    f = KroneckerFactors(h.mT @ h / max(samples, 1), d.mT @ d / 9, bias=False)
+    values, vectors = eigenpairs(f.A)
+    assert values.shape == ((samples,) if samples <= 128 else (257,))
+    assert float(((vectors * values) @ vectors.mT - f.A).norm()) <= 1e-12 * float(f.A.norm())
+    G, F = inputs(5, 257), f.dense()
+    expected = torch.linalg.solve(F + 1e-3 * eye(F), G.flatten()).view_as(G)
+    assert gap(f.inverse(1e-3)(G), expected) < 1e-10
+    narrow = f.inverse(1e-3, dtype=torch.float32)(G.float())
+    assert narrow.dtype == torch.float32 and gap(narrow.double(), expected) < 1e-4
+    if samples:  # negative control: without what lies outside the range
+        inside = vectors @ (vectors.mT @ expected.mT)
+        assert (gap(inside.mT, expected) > 0.1) == (samples <= 128)
+
+
+def test_a_small_part_of_a_large_factor_is_not_missed():
+    """129 directions of 257, one far weaker than the others: one more than half of the rows."""
+    h = torch.cat([inputs(128, 257), 1e-4 * inputs(1, 257)])
+    values, _ = eigenpairs(h.mT @ h)
+    assert len(values) == 257
+    few, _ = eigenpairs(h[1:].mT @ h[1:])
+    assert len(few) == 128
 
 
 def test_dead_and_constant_units_leave_finite_inverses():

@@ -9,7 +9,7 @@ from torch.nn.functional import pad, unfold
 
 from natcompanion import _checks as check
 from natcompanion._memory import affordable
-from natcompanion._moments import damped_inverse, gram
+from natcompanion._moments import damped_inverse, eigenpairs, gram
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.dense import Output, Parameters, sampled_scores
@@ -78,8 +78,10 @@ class KroneckerFactors(NamedTuple):
 
         .. math:: \operatorname{vec} G \mapsto (B \otimes A + \lambda I)^{-1} \operatorname{vec} G
 
-        It needs an eigendecomposition of each factor. With ``factored`` the damping is spread over
-        the factors as in Martens and Grosse (2015), which needs a Cholesky factor of each:
+        It needs an eigendecomposition of each factor; of a large ``A`` whose rank is at most half
+        of its rows, made of few samples, only one of its range, and is applied so. With
+        ``factored`` the damping is spread over the factors as in Martens and Grosse (2015), which
+        needs a Cholesky factor of each:
 
         .. math:: (B + \tfrac{\sqrt\lambda}{\pi} I) \otimes (A + \pi \sqrt\lambda I), \qquad
                   \pi^2 = \frac{\operatorname{tr}A / a}{\operatorname{tr}B / o}
@@ -521,13 +523,21 @@ def _exact(
     f: KroneckerFactors, damping: float, dtype: torch.dtype
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     b, R = torch.linalg.eigh(f.B)
-    a, Q = torch.linalg.eigh(f.A) if f.A.ndim == 2 else (f.A, None)
-    scale = (1 / (b.clamp(min=0)[:, None] * a.clamp(min=0) + damping)).to(dtype)
+    a, Q = eigenpairs(f.A) if f.A.ndim == 2 else (f.A, None)
+    scale = 1 / (b.clamp(min=0)[:, None] * a.clamp(min=0) + damping)
     R = R.to(dtype)
     if Q is None:
+        scale = scale.to(dtype)
         return lambda G: (R @ ((R.mT @ G.to(dtype)) * scale)).to(G.dtype)
-    Q, scale = Q.to(dtype), scale.mT
-    return lambda G: (Q @ ((Q.mT @ G.to(dtype).mT @ R) * scale) @ R.mT).mT.to(G.dtype)
+    elsewhere = 1 / damping if Q.shape[1] < len(Q) else 0.0  # where A has no eigenvalue but 0
+    Q, scale = Q.to(dtype), (scale.mT - elsewhere).to(dtype)
+
+    def apply(G: torch.Tensor) -> torch.Tensor:
+        wide = G.to(dtype).mT
+        found = Q @ ((Q.mT @ wide @ R) * scale) @ R.mT
+        return (found.add_(wide, alpha=elsewhere) if elsewhere else found).mT.to(G.dtype)
+
+    return apply
 
 
 def _factored(

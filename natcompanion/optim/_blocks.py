@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from natcompanion._moments import first, gram
 from natcompanion.optim._activations import LINEAR, Activation, is_transposed
 from natcompanion.optim._prong_hooks import recomputing, transformed
-from natcompanion.optim._taps import Tap, destination
+from natcompanion.optim._taps import OutsideTap, destination
 from natcompanion.optim.base import Directions
 
 KINDS = ("neuron", "mean", "linear", "diagonal")
@@ -374,39 +374,19 @@ class Block:
         return self._pairs
 
 
-class InputTap(Tap):
+class InputTap(OutsideTap):
     """A forward hook that shows an optimizer what a layer sees."""
 
-    def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
-        if torch.compiler.is_compiling():  # under torch.compile the hook runs as it is
-            self._show_uncompiled(args, kwargs, output)
-        else:
-            self._show(args, kwargs, output)
-
-    @torch._disable_dynamo
-    def _show_uncompiled(self, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
-        self._show(args, kwargs, output)
-
-    def _show(self, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
+    def _show(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
         optimizer = self.optimizer()
         if optimizer is not None and optimizer._watches():
             optimizer._see(self.name, first(args, kwargs), output)
 
 
-class PassTap(Tap):
+class PassTap(OutsideTap):
     """Two hooks on the model, before and after a pass, for what tracing it could not show."""
 
-    def __call__(self, model: nn.Module, args: tuple, kwargs: dict, *output: Any) -> None:
-        if torch.compiler.is_compiling():
-            self._show_uncompiled(*output)
-        else:
-            self._show(*output)
-
-    @torch._disable_dynamo
-    def _show_uncompiled(self, *output: Any) -> None:
-        self._show(*output)
-
-    def _show(self, *output: Any) -> None:
+    def _show(self, model: nn.Module, args: tuple, kwargs: dict, *output: Any) -> None:
         optimizer = self.optimizer()
         if optimizer is not None and optimizer._watches():
             optimizer._end_pass(*output) if output else optimizer._begin_pass()

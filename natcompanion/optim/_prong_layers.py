@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
+from natcompanion._memory import beyond
 from natcompanion._moments import Moments
 from natcompanion.layers import whitenable
 from natcompanion.optim._taps import destination
@@ -243,9 +244,6 @@ def refusal(
         return "only zero padding given by numbers is known for convolutions"
     features = weight.shape[0 if transposed(module) else 1]
     if features > max_features:
-        return (
-            f"its input has {features} features, more than max_features={max_features}: the "
-            f"statistics would take {24e-9 * features**2:.2g} GB, and a renewal "
-            f"{2e-9 * features**3:.2g} billion operations; raise max_features to include it"
-        )
+        what = f"its input has {features} features"
+        return beyond(what, max_features, 24e-9 * features**2, 2e-9 * features**3)
     return None

@@ -20,6 +20,20 @@ class Tap:
         return type(self), ()
 
 
+class OutsideTap(Tap):
+    """A hook that runs as it is under ``torch.compile`` too; ``_show`` says what it does."""
+
+    def __call__(self, *seen: Any) -> None:
+        (self._show_uncompiled if torch.compiler.is_compiling() else self._show)(*seen)
+
+    @torch._disable_dynamo
+    def _show_uncompiled(self, *seen: Any) -> None:
+        self._show(*seen)
+
+    def _show(self, *seen: Any) -> None:
+        raise NotImplementedError
+
+
 def destination(*parameters: torch.Tensor | None) -> str | None:
     """Return where the backward pass at work puts the gradients of parameters: "grad" if one goes
     to its ``.grad``, "result" if one is returned by ``torch.autograd.grad``, else None.

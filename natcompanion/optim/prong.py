@@ -13,7 +13,7 @@ from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion._moments import Moments, damped_inverse
 from natcompanion.layers import preserved_buffers
-from natcompanion.optim._prong_hooks import PassTap, Route, remove_taps, transformed
+from natcompanion.optim._prong_hooks import LayerTap, Route, remove_taps, transformed
 from natcompanion.optim._prong_layers import (
     Layer,
     Map,
@@ -694,7 +694,7 @@ class PRONG(Preconditioned):
         self.close()
         handles = []
         for name, module in modules.items():
-            tap = PassTap(self, name)
+            tap = LayerTap(self, name)
             remove_taps(module)
             early = self.param_groups[0]["in_backward"] or hasattr(module, "V")
             if early and self.sample is not None:

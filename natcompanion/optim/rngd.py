@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from natcompanion import _checks as check
 from natcompanion._distributed import reduce_sum, world_size
+from natcompanion._memory import beyond
 from natcompanion._moments import first
 from natcompanion.optim._activations import (
     LENT,
@@ -454,11 +455,8 @@ class RNGD(Preconditioned):
         if block.width <= self.max_features or block.kind == "diagonal":
             return None
         operations = 2e-9 * block.dim**3 * (block.neurons if block.own else 1)
-        return (
-            f"it has {block.width} inputs, more than max_features={self.max_features}: the "
-            f"statistics would take {1e-9 * block.memory:.2g} GB, and a renewal {operations:.2g} "
-            "billion operations; raise max_features to include it"
-        )
+        what = f"it has {block.width} inputs"
+        return beyond(what, self.max_features, 1e-9 * block.memory, operations)
 
     def _block(self, name: str, layer: nn.Module, chosen: set[int]) -> Block:
         """Return the block of a layer, the present one if it has the same parameters."""

@@ -357,7 +357,8 @@ def select(
             raise ValueError(
                 "parameters: expected trainable parameters of the model or their names, of "
                 f"{list(named)}; "
-                f"{len(unknown)} of the {len(wanted)} given are not among them"
+                f"{len(unknown)} of the {len(wanted)} given are not among them; an optimizer keeps "
+                "those that it was built with, so build it anew if the model's were replaced"
             )
         named = {name: p for name, p in named.items() if name in wanted or id(p) in wanted}
     if not named:

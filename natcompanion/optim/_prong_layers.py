@@ -41,6 +41,10 @@ class Layer:
         """Return whether the module has its own parameters just now, and not substitutes."""
         return (module.V if isinstance(self, WhitenedLayer) else module.weight) is self.weight
 
+    def holds_gradient(self) -> bool:
+        """Return whether weight or bias has a gradient."""
+        return any(p is not None and p.grad is not None for p in (self.weight, self.bias))
+
     @property
     def outputs(self) -> int:
         """How many features or maps the output has."""
@@ -204,8 +208,8 @@ def transposed(module: nn.Module) -> bool:
     """Return whether a module is a linear layer that keeps its weight as (in, out), as the
     ``Conv1D`` of GPT-2.
     """
-    weight, out = getattr(module, "weight", None), getattr(module, "nf", None)
-    return out is not None and isinstance(weight, torch.Tensor) and weight.shape[1:] == (out,)
+    weight, out = module._parameters.get("weight"), getattr(module, "nf", None)
+    return out is not None and weight is not None and weight.shape[1:] == (out,)
 
 
 def trained_layers(

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parametrizations, weight_norm
 
 from natcompanion.likelihoods import Categorical
-from natcompanion.optim import KFAC, PRONG, RNGD
+from natcompanion.metrics import FisherOperator, fisher
+from natcompanion.optim import KFAC, PRONG, RNGD, NaturalGradient, SampleSpaceNaturalGradient
 
 OPTIMIZERS = {
     "PRONG": lambda model: PRONG(model, 0.05, period=2),
@@ -99,3 +100,45 @@ def test_a_copy_of_a_layer_with_one_parameter_more_goes_on():
     train(model, optimizer)
     twins = copy.deepcopy((model, optimizer))
     assert train(model, optimizer) == train(*twins)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_layer_without_outputs_stands_still(name):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 0), nn.Tanh(), nn.Linear(0, 3))
+    optimizer = OPTIMIZERS[name](model)
+    with torch.no_grad():
+        model[2].bias.copy_(torch.tensor([1.0, 0.0, -1.0]))
+    start = cross_entropy(model(data()[0]), data()[1]).item()
+    assert train(model, optimizer) < start
+    assert name == "SGD" or set(optimizer.plain) == {"0", "2"}
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_the_metric_of_a_layer_without_outputs_is_that_of_the_others():
+    model = nn.Sequential(nn.Linear(5, 0), nn.Tanh(), nn.Linear(0, 3)).double()
+    with torch.no_grad():
+        model[2].bias.copy_(torch.tensor([1.0, 0.0, -1.0]))
+    x, t = data()
+    x = x.double()
+    y = model[2].bias.detach().softmax(0)
+    F = torch.diag(y) - torch.outer(y, y)
+    assert torch.allclose(fisher(model, x, Categorical()), F, atol=1e-15)
+    operator = FisherOperator(model, x, Categorical())
+    assert torch.allclose(operator @ torch.ones(3).double(), F.sum(1), atol=1e-15)
+    for kind in (NaturalGradient, SampleSpaceNaturalGradient):
+        again = copy.deepcopy(model)
+        optimizer = kind(again, Categorical(), 0.5, damping=0.1)
+        g = y - torch.bincount(t, minlength=3) / len(t)
+        expected = model[2].bias - 0.5 * torch.linalg.solve(F + 0.1 * torch.eye(3).double(), g)
+        optimizer.step(x, t)
+        assert torch.allclose(again[2].bias, expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*take plain gradient steps", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_scripted_model_takes_plain_steps(name):
+    model = torch.jit.script(network(nn.Linear(5, 4)))
+    start = cross_entropy(model(data()[0]), data()[1]).item()
+    assert train(model, OPTIMIZERS[name](model)) < start

@@ -173,7 +173,7 @@ class ModelFunction:
         """Join one tensor per parameter into vectors of length P, keeping ``lead`` leading
         dimensions.
         """
-        return torch.cat([p.reshape(*p.shape[:lead], -1) for p in pieces], -1)
+        return torch.cat([p.reshape(*p.shape[:lead], p.shape[lead:].numel()) for p in pieces], -1)
 
     def rows(self, x: Any, cotangents: torch.Tensor) -> torch.Tensor:
         """Return the products ``cotangents @ J`` of each example; (n, k, o) in, (n, k, P) out."""
@@ -365,7 +365,7 @@ def select(
         raise ValueError("model: expected at least one parameter with requires_grad, got none")
     for name, p in named.items():
         check.numbers(p, f"model: {name}")
-        if not all_finite(p):
+        if p.numel() and not all_finite(p):
             raise ValueError(
                 f"model: expected finite parameters, got NaN or infinite numbers in {name}"
             )

@@ -16,7 +16,7 @@ from natcompanion._moments import first, gram
 from natcompanion.metrics.model_function import evaluation
 from natcompanion.optim._activations import LINEAR, Activation, is_transposed
 from natcompanion.optim._prong_hooks import recomputing, transformed
-from natcompanion.optim._taps import OutsideTap, destination
+from natcompanion.optim._taps import OutsideTap, destination, own
 from natcompanion.optim.base import Directions
 
 KINDS = ("neuron", "mean", "linear", "diagonal")
@@ -106,9 +106,8 @@ def still(layer: nn.Module) -> torch.Tensor:
     """Return the weight of a layer. One that is computed from other parameters is computed in
     evaluation mode: spectral normalization goes on by an iteration with every look in training.
     """
-    own = layer._parameters.get("weight")
-    if own is not None:
-        return own
+    if (held := own(layer, "weight")) is not None:
+        return held
     with torch.no_grad(), evaluation(layer.modules()):
         return layer.weight  # type: ignore[return-value]  # a layer has one
 
@@ -140,9 +139,9 @@ class Block:
         self.activation = LINEAR if isinstance(activation, str) else activation
         self.transposed = is_transposed(layer)
         chosen = set(chosen)
-        weight = still(layer)
+        weight: Any = still(layer)
         self.weight = weight if id(weight) in chosen else None
-        bias = layer._parameters.get("bias")
+        bias: Any = own(layer, "bias")
         self.bias = bias if id(bias) in chosen else None
         self.parts = [p for p in (self.weight, self.bias) if p is not None]
         self.neurons = weight.shape[1] if self.transposed else len(weight)

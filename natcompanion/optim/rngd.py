@@ -23,6 +23,7 @@ from natcompanion.optim._activations import (
     find_activations,
 )
 from natcompanion.optim._blocks import KINDS, Block, InputTap, PassTap, uses
+from natcompanion.optim._taps import own
 from natcompanion.optim.base import (
     Directions,
     Parameters,
@@ -420,7 +421,7 @@ class RNGD(Preconditioned):
             if (reason := self._refusal(name, module, owners)) is not None:
                 plain[name] = reason
                 continue
-            mine = {id(module._parameters.get(key)) for key in ("weight", "bias")} & chosen
+            mine = {id(own(module, key)) for key in ("weight", "bias")} & chosen
             if not mine:
                 plain[name] = "its weight is computed from other parameters, or is not trained here"
                 continue
@@ -657,6 +658,8 @@ def _without_metric(layer: Any, owners: Counter) -> str | None:
         return "it shares parameters with another layer"
     if any(map(is_lazy, _own(layer))):
         return "it is not initialized; run the model on a batch before RNGD is built"
+    if not all(p.numel() for p in _own(layer)):
+        return "it has no inputs or no outputs"
     if isinstance(layer, nn.Conv2d) and (layer.groups != 1 or layer.padding_mode != "zeros"):
         return f"it is a Conv2d with groups = {layer.groups}, padding_mode = {layer.padding_mode!r}"
     return None

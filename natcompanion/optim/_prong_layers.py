@@ -15,7 +15,7 @@ from natcompanion import _checks as check
 from natcompanion._memory import beyond
 from natcompanion._moments import Moments
 from natcompanion.layers import whitenable
-from natcompanion.optim._taps import destination
+from natcompanion.optim._taps import destination, own
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor | None]
@@ -40,6 +40,10 @@ class Layer:
     def owns(self, module: nn.Module) -> bool:
         """Return whether the module has its own parameters just now, and not substitutes."""
         return (module.V if isinstance(self, WhitenedLayer) else module.weight) is self.weight
+
+    def holds_gradient(self) -> bool:
+        """Return whether weight or bias has a gradient."""
+        return any(p is not None and p.grad is not None for p in (self.weight, self.bias))
 
     @property
     def outputs(self) -> int:
@@ -204,8 +208,8 @@ def transposed(module: nn.Module) -> bool:
     """Return whether a module is a linear layer that keeps its weight as (in, out), as the
     ``Conv1D`` of GPT-2.
     """
-    weight, out = getattr(module, "weight", None), getattr(module, "nf", None)
-    return out is not None and isinstance(weight, torch.Tensor) and weight.shape[1:] == (out,)
+    weight, out = own(module, "weight"), getattr(module, "nf", None)
+    return out is not None and weight is not None and weight.shape[1:] == (out,)
 
 
 def trained_layers(
@@ -236,6 +240,8 @@ def refusal(
     weight = module.V if hasattr(module, "V") else module.weight
     if not any(p is weight for p in mine):
         return "its weight is not trained by this optimizer"
+    if not weight.numel():
+        return "it has no inputs or no outputs"
     if any(owners[id(p)] > 1 for p in mine):
         return "it shares parameters with another layer"
     if isinstance(module, nn.Conv2d) and (

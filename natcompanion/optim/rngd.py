@@ -23,6 +23,7 @@ from natcompanion.optim._activations import (
     find_activations,
 )
 from natcompanion.optim._blocks import KINDS, Block, InputTap, PassTap, uses
+from natcompanion.optim._taps import own
 from natcompanion.optim.base import (
     Directions,
     Parameters,
@@ -415,11 +416,14 @@ class RNGD(Preconditioned):
         modules = {id(m): (name, m) for name, m in self.model.named_modules()}.values()
         owners = Counter(id(p) for _, m in modules for p in _own(m))
         for name, module in modules:
-            mine = {id(p) for p in _own(module)} & chosen
-            if not mine:
+            if not {id(p) for p in _own(module)} & chosen:
                 continue
             if (reason := self._refusal(name, module, owners)) is not None:
                 plain[name] = reason
+                continue
+            mine = {id(own(module, key)) for key in ("weight", "bias")} & chosen
+            if not mine:
+                plain[name] = "its weight is computed from other parameters, or is not trained here"
                 continue
             block = self._block(name, module, mine)
             if (reason := self._wide(block)) is not None:
@@ -652,8 +656,10 @@ def _without_metric(layer: Any, owners: Counter) -> str | None:
     """Return why a linear or convolutional layer has no metric here, or None."""
     if any(owners[id(p)] > 1 for p in _own(layer)):
         return "it shares parameters with another layer"
-    if is_lazy(layer.weight):
+    if any(map(is_lazy, _own(layer))):
         return "it is not initialized; run the model on a batch before RNGD is built"
+    if not all(p.numel() for p in _own(layer)):
+        return "it has no inputs or no outputs"
     if isinstance(layer, nn.Conv2d) and (layer.groups != 1 or layer.padding_mode != "zeros"):
         return f"it is a Conv2d with groups = {layer.groups}, padding_mode = {layer.padding_mode!r}"
     return None

@@ -656,6 +656,19 @@ def order_frontier(settings: OrderFrontier) -> dict:
     return orders.frontier(settings)
 
 
+@experiment(
+    "revisiting_order_rivals",
+    quick=OrderFrontier(segments=3, segment=100, held_out=500, replaced=(0, 2)),
+    tuning=OrderFrontier(replaced=(4,)),
+    chapter=OrderFrontier(replaced=(0, 4, 9)),
+)
+def order_rivals(settings: OrderFrontier) -> dict:
+    """Figure 3 with momentum: validation error and variance of one method at one setting; the
+    first, a middle and the last segment are replaced in turn.
+    """
+    return orders.frontier(settings)
+
+
 # ---- Section 7
 
 

@@ -247,15 +247,10 @@ def entries(state_dict: dict, names: set[str], kind: str) -> None:
     """Refuse a state that lacks some of these entries: it is not one of this ``kind`` of
     optimizer.
     """
-    if not isinstance(state_dict, Mapping) or not names <= set(state_dict):
-        raise ValueError(
-            f"state_dict: expected one of {kind}, got "
-            + (
-                f"the entries {list(state_dict)}"
-                if isinstance(state_dict, Mapping)
-                else got(state_dict)
-            )
-        )
+    known = isinstance(state_dict, Mapping)
+    if not known or not names <= set(state_dict):
+        found = f"the entries {list(state_dict)}" if known else got(state_dict)
+        raise ValueError(f"state_dict: expected one of {kind}, got {found}")
 
 
 def semidefinite_eigh(

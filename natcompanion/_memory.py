@@ -57,6 +57,16 @@ def affordable(
     return size
 
 
+def beyond(what: str, most: int, gigabytes: float, operations: float) -> str:
+    """Return why a layer that has ``what`` gets no metric, with what it would cost; ``operations``
+    are billions.
+    """
+    return (
+        f"{what}, more than max_features={most}: the statistics would take {gigabytes:.2g} GB, and "
+        f"a renewal {operations:.2g} billion operations; raise max_features to include it"
+    )
+
+
 def affordable_root(r: torch.Tensor) -> int:
     """Return o of outputs (n, ..., o), or refuse a root (n, ..., o, o) of their Fisher matrix that
     is beyond the limit.

@@ -7,6 +7,7 @@ that do not go together, each with its reason. To add an optimizer, add its rows
 import copy
 import io
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -857,9 +858,26 @@ def test_parameters_that_will_not_do(row):
         lambda m: [*m.parameters(), stranger],
         lambda m: ["nothing"],
         lambda m: [{"params": m.parameters()}, {"params": m.parameters()}],
+        lambda m: [*m.parameters(), next(m.parameters())],
     ):
-        with pytest.raises(ValueError, match="parameter"):
+        with warnings.catch_warnings(), pytest.raises(ValueError, match="parameter"):
+            warnings.simplefilter("ignore")  # torch warns of what is refused
             row.chosen(choose)
+
+
+@over()
+@pytest.mark.parametrize("option", ["maximize", "dampening", "differentiable"])
+def test_options_of_torch_that_are_not_here(row, option):
+    model, optimizer = row.make()
+    before = pieces(model)
+    optimizer.param_groups[0][option] = 0
+    train(row, model, optimizer)  # off is no demand
+    assert not still(before, pieces(model))
+    optimizer.param_groups[0][option] = True
+    before = pieces(model)
+    with pytest.raises(ValueError, match=f"{option}: expected it off, got True"):
+        train(row, model, optimizer)
+    assert still(before, pieces(model))
 
 
 @over()

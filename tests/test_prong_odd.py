@@ -761,3 +761,23 @@ def test_options_come_with_the_state():
         step(model, optimizer)
         step(twin, other)
     assert torch.equal(vector(model), vector(twin))
+
+
+def test_gradients_that_the_model_cleared_leave_no_trace():
+    paths = []
+    for skipped in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+        optimizer = PRONG(model, 0.1, period=1)
+        g = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            x = torch.randn(12, 5, generator=g, dtype=torch.float64)
+            t = torch.randint(3, (12,), generator=g)
+            if skipped:
+                cross_entropy(model(x * 3 + 1), t).backward()
+                model.zero_grad()
+            cross_entropy(model(x), t).backward()
+            optimizer.step()
+            model.zero_grad()
+        paths.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*paths)

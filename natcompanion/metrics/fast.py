@@ -194,6 +194,8 @@ def find_layers(f: ModelFunction) -> list[Layer] | None:
         if own and type(module) not in (nn.Linear, nn.Conv2d):
             return None
         owners += own
+        if any(places[key].start == places[key].stop for key in own):
+            return None  # no inputs or no outputs
         if own:
             layers.append(Layer(module, places.get(id(module.weight)), places.get(id(module.bias))))
     return layers if sorted(owners) == sorted(places) else None

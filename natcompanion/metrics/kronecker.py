@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import pad, unfold
 
 from natcompanion import _checks as check
-from natcompanion._memory import affordable
+from natcompanion._memory import affordable, beyond
 from natcompanion._moments import damped_inverse, eigenpairs, gram
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
@@ -376,11 +376,8 @@ def too_large(module: nn.Module, max_features: int) -> str | None:
     rows = sides[0] if isinstance(module, nn.Embedding) else max(sides)
     if rows <= max_features:
         return None
-    return (
-        f"a factor of which would have {rows} rows, more than max_features={max_features}: it "
-        f"would take {8e-9 * rows**2:.2g} GB, and a renewal {9e-9 * rows**3:.2g} billion "
-        "operations; raise max_features to include it"
-    )
+    what = f"a factor of which would have {rows} rows"
+    return beyond(what, max_features, 8e-9 * rows**2, 9e-9 * rows**3)
 
 
 def find_layers(

@@ -173,7 +173,7 @@ class ModelFunction:
         """Join one tensor per parameter into vectors of length P, keeping ``lead`` leading
         dimensions.
         """
-        return torch.cat([p.reshape(*p.shape[:lead], -1) for p in pieces], -1)
+        return torch.cat([p.reshape(*p.shape[:lead], p.shape[lead:].numel()) for p in pieces], -1)
 
     def rows(self, x: Any, cotangents: torch.Tensor) -> torch.Tensor:
         """Return the products ``cotangents @ J`` of each example; (n, k, o) in, (n, k, P) out."""
@@ -357,14 +357,15 @@ def select(
             raise ValueError(
                 "parameters: expected trainable parameters of the model or their names, of "
                 f"{list(named)}; "
-                f"{len(unknown)} of the {len(wanted)} given are not among them"
+                f"{len(unknown)} of the {len(wanted)} given are not among them; an optimizer keeps "
+                "those that it was built with, so build it anew if the model's were replaced"
             )
         named = {name: p for name, p in named.items() if name in wanted or id(p) in wanted}
     if not named:
         raise ValueError("model: expected at least one parameter with requires_grad, got none")
     for name, p in named.items():
         check.numbers(p, f"model: {name}")
-        if not all_finite(p):
+        if p.numel() and not all_finite(p):
             raise ValueError(
                 f"model: expected finite parameters, got NaN or infinite numbers in {name}"
             )

@@ -9,6 +9,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from natcompanion.optim._taps import own
 from natcompanion.relative import activation_of
 from natcompanion.relative.activations import NAMES, _nu
 
@@ -26,7 +27,7 @@ def is_transposed(module: nn.Module) -> bool:
     """Return whether a module is a linear layer with weight (inputs, outputs): the Conv1D of
     GPT-2.
     """
-    weight = module._parameters.get("weight")  # an attribute of a traced model is a proxy
+    weight = own(module, "weight")  # an attribute of a traced model is a proxy
     return (
         type(module).__name__ == "Conv1D"
         and weight is not None

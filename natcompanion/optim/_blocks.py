@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from natcompanion._moments import first, gram
+from natcompanion.metrics.model_function import evaluation
 from natcompanion.optim._activations import LINEAR, Activation, is_transposed
 from natcompanion.optim._prong_hooks import recomputing, transformed
-from natcompanion.optim._taps import Tap, destination
+from natcompanion.optim._taps import OutsideTap, destination, own
 from natcompanion.optim.base import Directions
 
 KINDS = ("neuron", "mean", "linear", "diagonal")
@@ -101,6 +102,16 @@ def _pair(padding: Any) -> tuple:
     return padding if isinstance(padding, tuple) else (0, 0)
 
 
+def still(layer: nn.Module) -> torch.Tensor:
+    """Return the weight of a layer. One that is computed from other parameters is computed in
+    evaluation mode: spectral normalization goes on by an iteration with every look in training.
+    """
+    if (held := own(layer, "weight")) is not None:
+        return held
+    with torch.no_grad(), evaluation(layer.modules()):
+        return layer.weight  # type: ignore[return-value]  # a layer has one
+
+
 Kept = dict[str, Any]
 """What the optimizer's state keeps of a layer; see :class:`Block`."""
 
@@ -128,10 +139,12 @@ class Block:
         self.activation = LINEAR if isinstance(activation, str) else activation
         self.transposed = is_transposed(layer)
         chosen = set(chosen)
-        self.weight = layer.weight if id(layer.weight) in chosen else None
-        self.bias = layer.bias if layer.bias is not None and id(layer.bias) in chosen else None
+        weight: Any = still(layer)
+        self.weight = weight if id(weight) in chosen else None
+        bias: Any = own(layer, "bias")
+        self.bias = bias if id(bias) in chosen else None
         self.parts = [p for p in (self.weight, self.bias) if p is not None]
-        self.neurons = layer.weight.shape[1] if self.transposed else len(layer.weight)
+        self.neurons = weight.shape[1] if self.transposed else len(weight)
         self.width = 0 if self.weight is None else self.weight.numel() // self.neurons
         self.dim = self.width + (self.bias is not None)
         self.accumulated = False
@@ -140,7 +153,7 @@ class Block:
     @property
     def dtype(self) -> torch.dtype:
         """That of the metric: float32 for half precision."""
-        dtype = self.layer.weight.dtype
+        dtype = self.parts[0].dtype
         return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
     @property
@@ -254,7 +267,7 @@ class Block:
 
     def nothing(self) -> torch.Tensor:
         """Return the statistics of no examples."""
-        return torch.zeros(self.shape, dtype=self.dtype, device=self.layer.weight.device)
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.parts[0].device)
 
     def sees_finite(self) -> bool:
         """Return whether all inputs of the seen passes are finite."""
@@ -374,39 +387,19 @@ class Block:
         return self._pairs
 
 
-class InputTap(Tap):
+class InputTap(OutsideTap):
     """A forward hook that shows an optimizer what a layer sees."""
 
-    def __call__(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
-        if torch.compiler.is_compiling():  # under torch.compile the hook runs as it is
-            self._show_uncompiled(args, kwargs, output)
-        else:
-            self._show(args, kwargs, output)
-
-    @torch._disable_dynamo
-    def _show_uncompiled(self, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
-        self._show(args, kwargs, output)
-
-    def _show(self, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
+    def _show(self, layer: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
         optimizer = self.optimizer()
         if optimizer is not None and optimizer._watches():
             optimizer._see(self.name, first(args, kwargs), output)
 
 
-class PassTap(Tap):
+class PassTap(OutsideTap):
     """Two hooks on the model, before and after a pass, for what tracing it could not show."""
 
-    def __call__(self, model: nn.Module, args: tuple, kwargs: dict, *output: Any) -> None:
-        if torch.compiler.is_compiling():
-            self._show_uncompiled(*output)
-        else:
-            self._show(*output)
-
-    @torch._disable_dynamo
-    def _show_uncompiled(self, *output: Any) -> None:
-        self._show(*output)
-
-    def _show(self, *output: Any) -> None:
+    def _show(self, model: nn.Module, args: tuple, kwargs: dict, *output: Any) -> None:
         optimizer = self.optimizer()
         if optimizer is not None and optimizer._watches():
             optimizer._end_pass(*output) if output else optimizer._begin_pass()

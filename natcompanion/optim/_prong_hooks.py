@@ -13,7 +13,7 @@ from natcompanion.optim._prong_layers import Map, PlainLayer, computing
 from natcompanion.optim._taps import Tap
 
 
-class PassTap(Tap):
+class LayerTap(Tap):
     """The hooks before and after a layer."""
 
     def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -57,7 +57,7 @@ def remove_taps(module: nn.Module) -> None:
         for key in [
             key
             for key, hook in hooks.items()
-            if isinstance(getattr(hook, "__self__", None), PassTap)
+            if isinstance(getattr(hook, "__self__", None), LayerTap)
         ]:
             del hooks[key]
             flags.pop(key, None)

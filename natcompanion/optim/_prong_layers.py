@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
+from natcompanion._memory import beyond
 from natcompanion._moments import Moments
 from natcompanion.layers import whitenable
-from natcompanion.optim._taps import destination
+from natcompanion.optim._taps import destination, own
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor | None]
@@ -39,6 +40,10 @@ class Layer:
     def owns(self, module: nn.Module) -> bool:
         """Return whether the module has its own parameters just now, and not substitutes."""
         return (module.V if isinstance(self, WhitenedLayer) else module.weight) is self.weight
+
+    def holds_gradient(self) -> bool:
+        """Return whether weight or bias has a gradient."""
+        return any(p is not None and p.grad is not None for p in (self.weight, self.bias))
 
     @property
     def outputs(self) -> int:
@@ -203,8 +208,8 @@ def transposed(module: nn.Module) -> bool:
     """Return whether a module is a linear layer that keeps its weight as (in, out), as the
     ``Conv1D`` of GPT-2.
     """
-    weight, out = getattr(module, "weight", None), getattr(module, "nf", None)
-    return out is not None and isinstance(weight, torch.Tensor) and weight.shape[1:] == (out,)
+    weight, out = own(module, "weight"), getattr(module, "nf", None)
+    return out is not None and weight is not None and weight.shape[1:] == (out,)
 
 
 def trained_layers(
@@ -235,6 +240,8 @@ def refusal(
     weight = module.V if hasattr(module, "V") else module.weight
     if not any(p is weight for p in mine):
         return "its weight is not trained by this optimizer"
+    if not weight.numel():
+        return "it has no inputs or no outputs"
     if any(owners[id(p)] > 1 for p in mine):
         return "it shares parameters with another layer"
     if isinstance(module, nn.Conv2d) and (
@@ -243,9 +250,6 @@ def refusal(
         return "only zero padding given by numbers is known for convolutions"
     features = weight.shape[0 if transposed(module) else 1]
     if features > max_features:
-        return (
-            f"its input has {features} features, more than max_features={max_features}: the "
-            f"statistics would take {24e-9 * features**2:.2g} GB, and a renewal "
-            f"{2e-9 * features**3:.2g} billion operations; raise max_features to include it"
-        )
+        what = f"its input has {features} features"
+        return beyond(what, max_features, 24e-9 * features**2, 2e-9 * features**3)
     return None

@@ -20,6 +20,28 @@ class Tap:
         return type(self), ()
 
 
+class OutsideTap(Tap):
+    """A hook that runs as it is under ``torch.compile`` too; ``_show`` says what it does."""
+
+    def __call__(self, *seen: Any) -> None:
+        (self._show_uncompiled if torch.compiler.is_compiling() else self._show)(*seen)
+
+    @torch._disable_dynamo
+    def _show_uncompiled(self, *seen: Any) -> None:
+        self._show(*seen)
+
+    def _show(self, *seen: Any) -> None:
+        raise NotImplementedError
+
+
+def own(module: torch.nn.Module, key: str) -> Any:
+    """Return a parameter that a module holds itself, or None. Nothing is computed: to look at a
+    parametrized weight may change what it is computed from.
+    """
+    held = module._parameters
+    return held[key] if key in held else None  # noqa: SIM401 (that of a scripted module has no get)
+
+
 def destination(*parameters: torch.Tensor | None) -> str | None:
     """Return where the backward pass at work puts the gradients of parameters: "grad" if one goes
     to its ``.grad``, "result" if one is returned by ``torch.autograd.grad``, else None.

@@ -19,6 +19,13 @@ Directions = dict[nn.Parameter, torch.Tensor]
 DESCENT = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
 """Options of the step itself, which mean the same in every optimizer."""
 
+UNKNOWN = {
+    "maximize": "minimize the negative of the loss",
+    "dampening": "the velocity is not damped here",
+    "differentiable": "no derivative goes through a step",
+}
+"""Options of torch's optimizers that would change a step and that there are not here."""
+
 
 class Preconditioned(Optimizer):
     r"""Descent along preconditioned gradients, with torch's habits.
@@ -83,6 +90,7 @@ class Preconditioned(Optimizer):
             group.setdefault("steps", self.steps)
         super().add_param_group(group)
         try:
+            _refuse_repeated(self.param_groups[-1]["params"])
             for p in self.param_groups[-1]["params"]:
                 refuse_sharded(p, type(self).__name__)
                 if p.requires_grad and not is_lazy(p):
@@ -105,6 +113,9 @@ class Preconditioned(Optimizer):
             )
         if group["nesterov"] and not group["momentum"]:
             raise ValueError("nesterov: expected a momentum above 0 with it, got 0")
+        for key, instead in UNKNOWN.items():
+            if group.get(key):
+                raise ValueError(f"{key}: expected it off, got {group[key]!r}; {instead}")
 
     def _check_groups(self) -> None:
         """Refuse options that were set out of range since the last step."""
@@ -430,6 +441,15 @@ def _groups(model: nn.Module | None, parameters: Parameters) -> list[dict[str, A
     if all(isinstance(item, dict) for item in chosen):
         return [dict(group) for group in chosen]
     return [{"params": chosen}]
+
+
+def _refuse_repeated(params: list[Any]) -> None:
+    """Raise ValueError if a parameter is in a group twice: it would move twice in a step."""
+    if len({id(p) for p in params}) < len(params):
+        raise ValueError(
+            "parameters: expected every parameter once, got one twice; one that modules share "
+            "has several names"
+        )
 
 
 def refuse_sharded(p: torch.Tensor, name: str) -> None:

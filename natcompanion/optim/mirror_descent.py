@@ -340,7 +340,7 @@ class MirrorDescent(Preconditioned):
             torch.zeros_like(p) if piece is None else piece
             for p, piece in zip(self._leaves(), pieces, strict=True)
         ]
-        return torch.cat([piece.detach().reshape(-1).double() for piece in wide])
+        return torch.cat([piece.detach().to_dense().reshape(-1).double() for piece in wide])
 
     def _pieces(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Cut a vector (P,) into one tensor for each parameter."""

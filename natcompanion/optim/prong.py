@@ -13,7 +13,7 @@ from natcompanion import _checks as check
 from natcompanion import _distributed
 from natcompanion._moments import Moments, damped_inverse
 from natcompanion.layers import preserved_buffers
-from natcompanion.optim._prong_hooks import PassTap, Route, remove_taps, transformed
+from natcompanion.optim._prong_hooks import LayerTap, Route, recomputing, remove_taps, transformed
 from natcompanion.optim._prong_layers import (
     Layer,
     Map,
@@ -411,6 +411,8 @@ class PRONG(Preconditioned):
             matrix, c = self._followed(layer)
             map_ = self._applied(matrix, None)
             return Route.apply(output.detach(), h, layer.weight, layer.bias, layer, c, map_)
+        if layer.into == "grad" and not recomputing() and not layer.holds_gradient():
+            layer.forget()  # those gradients were cleared without a step
         wanted = self._wanted(layer, h, output)
         if self.sample is None and not self._constant(layer):
             with torch.no_grad():
@@ -694,7 +696,7 @@ class PRONG(Preconditioned):
         self.close()
         handles = []
         for name, module in modules.items():
-            tap = PassTap(self, name)
+            tap = LayerTap(self, name)
             remove_taps(module)
             early = self.param_groups[0]["in_backward"] or hasattr(module, "V")
             if early and self.sample is not None:

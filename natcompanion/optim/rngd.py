@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from natcompanion import _checks as check
 from natcompanion._distributed import reduce_sum, world_size
+from natcompanion._memory import beyond
 from natcompanion._moments import first
 from natcompanion.optim._activations import (
     LENT,
@@ -22,6 +23,7 @@ from natcompanion.optim._activations import (
     find_activations,
 )
 from natcompanion.optim._blocks import KINDS, Block, InputTap, PassTap, uses
+from natcompanion.optim._taps import own
 from natcompanion.optim.base import (
     Directions,
     Parameters,
@@ -414,11 +416,14 @@ class RNGD(Preconditioned):
         modules = {id(m): (name, m) for name, m in self.model.named_modules()}.values()
         owners = Counter(id(p) for _, m in modules for p in _own(m))
         for name, module in modules:
-            mine = {id(p) for p in _own(module)} & chosen
-            if not mine:
+            if not {id(p) for p in _own(module)} & chosen:
                 continue
             if (reason := self._refusal(name, module, owners)) is not None:
                 plain[name] = reason
+                continue
+            mine = {id(own(module, key)) for key in ("weight", "bias")} & chosen
+            if not mine:
+                plain[name] = "its weight is computed from other parameters, or is not trained here"
                 continue
             block = self._block(name, module, mine)
             if (reason := self._wide(block)) is not None:
@@ -454,11 +459,8 @@ class RNGD(Preconditioned):
         if block.width <= self.max_features or block.kind == "diagonal":
             return None
         operations = 2e-9 * block.dim**3 * (block.neurons if block.own else 1)
-        return (
-            f"it has {block.width} inputs, more than max_features={self.max_features}: the "
-            f"statistics would take {1e-9 * block.memory:.2g} GB, and a renewal {operations:.2g} "
-            "billion operations; raise max_features to include it"
-        )
+        what = f"it has {block.width} inputs"
+        return beyond(what, self.max_features, 1e-9 * block.memory, operations)
 
     def _block(self, name: str, layer: nn.Module, chosen: set[int]) -> Block:
         """Return the block of a layer, the present one if it has the same parameters."""
@@ -654,8 +656,10 @@ def _without_metric(layer: Any, owners: Counter) -> str | None:
     """Return why a linear or convolutional layer has no metric here, or None."""
     if any(owners[id(p)] > 1 for p in _own(layer)):
         return "it shares parameters with another layer"
-    if is_lazy(layer.weight):
+    if any(map(is_lazy, _own(layer))):
         return "it is not initialized; run the model on a batch before RNGD is built"
+    if not all(p.numel() for p in _own(layer)):
+        return "it has no inputs or no outputs"
     if isinstance(layer, nn.Conv2d) and (layer.groups != 1 or layer.padding_mode != "zeros"):
         return f"it is a Conv2d with groups = {layer.groups}, padding_mode = {layer.padding_mode!r}"
     return None

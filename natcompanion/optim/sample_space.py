@@ -173,17 +173,19 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         J = jacobian(f, wide, by_layers=self._by_layers)
         likelihood = f.on(self.likelihood)
         loss, s = self._scores(likelihood, J.r, t)
-        g = J.pull(s)
-        d, residual, rounds = self._solved(J, s, g, damping)
+        d, Jd, size, residual, rounds = self._solved(J, s, damping)
         velocity = self._velocity(f, d)
         move = self._move(f, velocity, d)
-        after = self._line_search(f, J, wide, t, move, loss)
-        loss_after = after.loss
+        Jm = self._image(J, move, Jd)
+        after = self._line_search(f, J.r, Jm, wide, t, move, loss)
         if after.scale != 1:
-            move = after.scale * move
-        predicted = self._predicted(g, move, _Products(J, likelihood, damping))
+            move, Jm = after.scale * move, after.scale * Jm
+        predicted = -float((s * Jm).sum())
+        if self.prediction == "quadratic":
+            predicted -= after.predicted_kl + 0.5 * damping * float(move @ move)
+        loss_after = after.loss
         rho = reduction_ratio(loss, loss_after, predicted, eps=torch.finfo(f.dtype).eps)
-        idle = not largest(self._option(f, "lr") * g)
+        idle = not (size and largest(move))
         accepted = self._judge(loss, loss_after, predicted, rho, idle=idle) and after.ok
         if accepted:
             self._write(f, move, velocity, d)
@@ -221,61 +223,70 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         return float(loss), s
 
     def _solved(
-        self, J: "Jacobian", s: torch.Tensor, g: torch.Tensor, damping: float
-    ) -> tuple[torch.Tensor, float, int]:
-        """Return d, the relative residual of the damped system, and the solves it took."""
-        n, size = len(s), float(g.norm())
+        self, J: "Jacobian", s: torch.Tensor, damping: float
+    ) -> tuple[torch.Tensor, torch.Tensor, float, float, int]:
+        """Return d, J d, the norm of the gradient J^T s, the relative residual of the damped
+        system, and the solves it took.
+        """
+        n = len(s)
         H = _output_fisher(J.f.on(self.likelihood), J.r)
-        small = s.numel() < len(g)
-        if small:
-            K = J.kernel()
+        small = s.numel() < J.f.size
+        if small:  # |u J| comes from the kernel, u K u: the gradient itself is not needed
+            K, right = J.kernel(), s
             M = (H @ K.view(n, s.shape[1], -1)).view(s.numel(), -1).div_(n)
         else:  # as many outputs as parameters: the system of the parameters is the smaller one
+            K, right = None, J.pull(s)
             M = J.rows.flatten(0, 1).mT @ (H @ J.rows).flatten(0, 1) / n
         M.diagonal().add_(damping)
         LU, pivots = torch.linalg.lu_factor(M)
-        u = torch.zeros_like(s if small else g)
-        rest, best, least, solves = s if small else g, g, float("inf"), 0
+        size, u, rest = _norm(right, K), torch.zeros_like(right), right
+        best, least, solves = None, float("inf"), 0
         for k in range(1, 2 + REFINEMENTS):
             u = u + torch.linalg.lu_solve(LU, pivots, rest.reshape(-1, 1)).view_as(u)
             d = J.pull(u) if small else u
-            curved = (H @ J.push(d).unsqueeze(-1)).squeeze(-1) / n
-            rest = s - damping * u - curved if small else g - damping * d - J.pull(curved)
-            square = float(rest.flatten() @ (K @ rest.flatten() if small else rest))
-            residual = max(square, 0.0) ** 0.5 / size if size else 0.0  # small: |rest J|
+            Jd = J.push(d)
+            curved = (H @ Jd.unsqueeze(-1)).squeeze(-1) / n
+            rest = right - damping * u - (curved if small else J.pull(curved))
+            residual = _norm(rest, K) / size if size else 0.0
             if not residual < least:
                 break
-            best, least, solves = d, residual, k
+            best, least, solves = (d, Jd), residual, k
             if residual <= self.rtol:
                 break
-        if solves == 0:
+        if best is None:
             raise ValueError(
                 "step: expected a finite direction, got NaN or infinity; raise the damping"
             )
-        return best, least, solves
+        return *best, size, least, solves
+
+    def _image(self, J: "Jacobian", move: torch.Tensor, Jd: torch.Tensor) -> torch.Tensor:
+        """Return J times the move; J d is known, and often the move is d times one number."""
+        lr = {group["lr"] for group in self.param_groups}
+        others = ("momentum", "weight_decay")
+        if len(lr) == 1 and not any(group[key] for group in self.param_groups for key in others):
+            return -lr.pop() * Jd
+        return J.push(move)
 
     def _line_search(
         self,
         f: ModelFunction,
-        J: "Jacobian",
+        r: torch.Tensor,
+        Jm: torch.Tensor,
         x: torch.Tensor,
         t: torch.Tensor,
         move: torch.Tensor,
         loss: float,
     ) -> "_Trial":
-        Jm = J.push(move)
-        full = 0.5 * float((Jm * f.on(self.likelihood).fisher_product(J.r, Jm)).sum()) / len(Jm)
+        full = 0.5 * float((Jm * f.on(self.likelihood).fisher_product(r, Jm)).sum()) / len(Jm)
         if self.kl is None:
-            return self._trial(f, J.r, x, t, move, 1.0, full)
-        trial = self._trial(
-            f, J.r, x, t, move, min(1.0, (self.kl / max(full, 1e-300)) ** 0.5), full
-        )
+            return self._trial(f, r, x, t, move, 1.0, full)
+        trial = self._trial(f, r, x, t, move, min(1.0, (self.kl / max(full, 1e-300)) ** 0.5), full)
         for _ in range(SHRINKS):
             lower = trial.loss <= loss
             if trial.measured_kl <= self.kl and lower:
                 return trial
             factor = max(0.5, 0.99 * (self.kl / trial.measured_kl) ** 0.5) if lower else 0.5
-            trial = self._trial(f, J.r, x, t, move, factor * trial.scale, full)
+            trial = self._trial(f, r, x, t, move, factor * trial.scale, full)
         return replace(trial, ok=trial.measured_kl <= self.kl and trial.loss <= loss)
 
     def _trial(
@@ -305,15 +316,10 @@ class _Trial:
     ok: bool
 
 
-class _Products:
-    """The damped metric by products with the Jacobian."""
-
-    def __init__(self, J: "Jacobian", likelihood: Any, damping: float) -> None:
-        self.J, self.likelihood, self.damping = J, likelihood, damping
-
-    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
-        Hv = self.likelihood.fisher_product(self.J.r, self.J.push(v))
-        return self.J.pull(Hv / len(Hv)) + self.damping * v
+def _norm(u: torch.Tensor, K: torch.Tensor | None) -> float:
+    """Return the norm of u, or with the kernel K that of u J."""
+    flat = u.flatten()
+    return max(float(flat @ (flat if K is None else K @ flat)), 0.0) ** 0.5
 
 
 def _is_model(model: Any) -> bool:

@@ -67,22 +67,20 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
   };
 
   // What is asked for last comes first: the chosen path at once, then the others, the loops, the basin.
-  let [waiting, shown, frame] = [[], null, 0];
-  const TIME = 10; // ms of a frame
-  const work = () => {
-    frame = 0;
-    const end = performance.now() + TIME;
+  let [waiting, shown] = [[], null];
+  const work = (time) => {
+    const end = performance.now() + time;
     const late = () => performance.now() > end;
     while (waiting.length && !late()) walk(waiting.shift());
-    drawPaths(!waiting.length);
     if (!late() && shown !== mark()) drawLoops();
     for (const m of order()) {
       const many = left[m].length;
       while (left[m].length && !late()) explore(m, left[m].shift());
       if (left[m].length < many) drawBasin(m);
     }
-    if (busy()) frame ||= requestAnimationFrame(work);
+    return !busy();
   };
+  const compute = NC.frames(work, () => drawPaths(!waiting.length));
   const busy = () => waiting.length > 0 || left.some((passes) => passes.length) || shown !== mark();
   const mark = () => `${here()}`;
   const here = () => {
@@ -319,7 +317,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
       state.step = n;
       if (!paths[state.method]) return;
       drawStep(n);
-      frame ||= requestAnimationFrame(work);
+      compute();
     },
     reset() {
       Object.assign(state, START);
@@ -338,8 +336,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     waiting = order().filter((m) => !methods || methods.includes(m) || waiting.includes(m));
     while (waiting.includes(state.method)) walk(waiting.shift());
     shown = null;
-    drawPaths(false);
-    frame ||= requestAnimationFrame(work);
+    compute();
   };
   root.append(
     html("div", { class: "nc-panels" }, map, html("div", {}, chart, choice)),

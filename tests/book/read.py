@@ -4,9 +4,11 @@ formulas and small text are measured, and the page is printed.
 The structure of a page depends on its width only where something scrolls or goes, and on its theme
 not at all; the contrast of a text depends on its colours and on whether it is large. So axe checks
 the structure once, what a width can change once for the other width, and contrast once for each
-look that a text has on any page, in any state. It walks over every node for each question: the
-insides of formulas, which it is not asked about, and of code, whose looks are known, are set aside
-meanwhile.
+look that a text has on any page, in any state. It walks over every node whatever it is asked: so it
+is asked once in each state, and what no rule can tell from plain text is plain text meanwhile: the
+insides of formulas, which it is not asked about, of code, and of text with nothing but emphasis,
+whose looks are known. Where it is asked about contrast alone, only the text with a new look stays,
+and what is around it.
 """
 
 import re
@@ -17,8 +19,8 @@ from playwright.sync_api import Page
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 LEAST = 12
 EVERYTHING = {"include": [["html"]], "exclude": [["mjx-container"]]}
-STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
-BY_WIDTH = {"runOnly": ["scrollable-region-focusable", "aria-hidden-focus", "region", "bypass"]}
+CONTRAST = "color-contrast"
+BY_WIDTH = ["scrollable-region-focusable", "aria-hidden-focus", "region", "bypass"]
 
 UNFOLD = """open => new Promise(done => {
   document.querySelectorAll('.bd-article details').forEach(part => part.open = open);
@@ -33,8 +35,9 @@ LOOKS = """known => {
       const {backgroundColor, backgroundImage, opacity} = getComputedStyle(node);
       const own = backgroundColor === 'rgba(0, 0, 0, 0)' ? '' : backgroundColor;
       const solid = own.startsWith('rgb(') && opacity === '1';
+      const clear = !own && backgroundImage === 'none' && opacity === '1';
       const behind = solid ? '' : ground(node.parentElement);
-      grounds.set(node, own + backgroundImage + opacity + behind);
+      grounds.set(node, clear ? behind : own + backgroundImage + opacity + behind);
     }
     return grounds.get(node);
   };
@@ -55,35 +58,51 @@ LOOKS = """known => {
   return found;
 }"""
 
-ASIDE = """() => {
-  window.aside = [...document.querySelectorAll('mjx-container, pre')]
-    .filter(node => !node.querySelector('[data-look]'))
-    .map(node => {
-      const text = node.matches('pre') ? node.textContent : '', kept = new DocumentFragment();
-      kept.append(...node.childNodes);
-      node.append(text);
-      return [node, kept];
-    });
+ASIDE = """looksAlone => {
+  const INLINE = 'span, em, strong, b, i, code, br, wbr, sub, sup';
+  const plain = node => looksAlone || node.matches(INLINE) &&
+    !/hidden|heard|sr-only/.test(node.className) &&
+    node.getAttributeNames().every(name => name === 'class');
+  const all = [...document.body.querySelectorAll('*')], bare = new Set();
+  for (const node of all.toReversed())
+    if ([...node.children].every(child => plain(child) && bare.has(child))) bare.add(node);
+  const chosen = [];
+  for (const node of all) {
+    const whole = bare.has(node) && node.firstElementChild;
+    if (!whole && !node.matches('mjx-container, pre')) continue;
+    if (chosen.at(-1)?.contains(node)) continue;
+    if (!node.matches('[data-look]') && !node.querySelector('[data-look]')) chosen.push(node);
+  }
+  window.aside = chosen.map(node => {
+    const text = looksAlone || node.matches('mjx-container') ? '' : node.textContent;
+    const kept = new DocumentFragment();
+    kept.append(...node.childNodes);
+    node.append(text);
+    return [node, kept];
+  });
 }"""
 
 BACK = "() => aside.forEach(([node, kept]) => node.replaceChildren(kept))"
 
+ONLY_NEW = "id => axe.configure({rules: [{id, selector: '[data-look]'}]})"
+
 CHECK = """async ([context, options]) => {
   const {violations} = await axe.run(
-    context, {resultTypes: ['violations'], preload: false, ...options});
+    context, {reporter: 'no-passes', resultTypes: ['violations'], preload: false, ...options});
   return violations.flatMap(({id, nodes}) => nodes.map(({target, html}) =>
     `${id}: ${target.join(' ')} ${html.slice(0, 120)}`));
 }"""
 
-SMALL = """least => {
+SMALL = """([least, where]) => {
   const small = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const walker = document.createTreeWalker(document.querySelector(where), NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode.parentElement;
     if (!walker.currentNode.data.trim()) continue;
     if (node.closest('mjx-container, script, style, sub, sup')) continue;
     if (!node.checkVisibility({visibilityProperty: true})) continue;
-    const size = parseFloat(getComputedStyle(node).fontSize);
+    const scale = node.getScreenCTM ? node.getScreenCTM().a : 1;  // a drawing fills its panel
+    const size = scale * parseFloat(getComputedStyle(node).fontSize);
     if (size < least) small.push(`${size} px: ${walker.currentNode.data.trim().slice(0, 60)}`);
   }
   return small;
@@ -110,46 +129,60 @@ CONTROLS = """() => [...document.querySelectorAll(
   .map(node => node.outerHTML.slice(0, 120))"""
 
 
-def read(page: Page, rules: dict | None, looks: set[str]) -> tuple[list[str], list[str]]:
-    """Return the barriers that axe finds on a page as it is, and the formulas that are cut.
+def barriers(page: Page, rules: list[str] | None, looks: set[str]) -> list[str]:
+    """Return the barriers that axe finds on a page as it is.
 
-    ``rules`` says what of the structure is checked; ``looks`` holds the looks of text whose
-    contrast has been, and gets the new ones.
+    ``rules`` says what of the structure is checked, ``None`` for all of it; ``looks`` holds the
+    looks of text whose contrast has been, and gets the new ones.
     """
-    page.evaluate(UNFOLD, True)
-    cut = page.evaluate(CUT)
     new = page.evaluate(LOOKS, sorted(looks))
-    page.evaluate(ASIDE)
-    barriers = check(page, EVERYTHING, **rules) if rules else []
-    if new:
-        looks |= set(new)
-        shown = {"include": [["[data-look]"]]}
-        found = check(page, shown, runOnly=["color-contrast"])
-        if found:  # on a busy machine the colours of a theme just chosen may be on their way
-            page.wait_for_timeout(1000)
-            found = check(page, shown, runOnly=["color-contrast"])
-        barriers += found
+    looks.update(new)
+    if rules == [] and not new:
+        return []
+    page.evaluate(ASIDE, rules == [])
+    load(page)
+    page.evaluate(ONLY_NEW, CONTRAST)
+    asked = {} if rules is None else {"runOnly": [*rules, CONTRAST]}
+    found = check(page, EVERYTHING, **asked)
+    if any(line.startswith(CONTRAST) for line in found):
+        # on a busy machine the colours of a theme just chosen may be on their way
+        page.wait_for_timeout(1000)
+        found = check(page, EVERYTHING, **asked)
     page.evaluate(BACK)
-    page.evaluate(UNFOLD, False)
-    return barriers, cut
+    return found
 
 
-def small_text(page: Page) -> list[str]:
+def cut_formulas(page: Page) -> list[str]:
+    """Return the formulas that a reader does not see whole."""
+    return page.evaluate(CUT)
+
+
+def small_text(page: Page, where: str = "body") -> list[str]:
     """Return the text that is smaller than twelve pixels, formulas and their indices aside."""
-    return page.evaluate(SMALL, LEAST)
+    return page.evaluate(SMALL, [LEAST, where])
+
+
+def load(page: Page) -> None:
+    """Give a page axe, and colours that change at once."""
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(AXE.read_text())
+        page.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
 
 
 def check(page: Page, context: dict, **options: object) -> list[str]:
     """Return what axe finds."""
-    if not page.evaluate("typeof axe === 'object'"):
-        page.evaluate(AXE.read_text())
-        page.add_style_tag(content="*, ::before, ::after { transition: none !important; }")
+    load(page)
     return page.evaluate(CHECK, [context, options])
+
+
+def unfold(page: Page, unfolded: bool) -> None:
+    """Open or close all folded parts."""
+    page.evaluate(UNFOLD, unfolded)
 
 
 def printed(page: Page, folded: bool) -> tuple[int, list[str]]:
     """Return how many pages a page prints on, and the controls that stand on them."""
-    page.evaluate(UNFOLD, not folded)
+    unfold(page, not folded)
     data = page.pdf(format="A4")
     page.emulate_media(media="print")
     left = page.evaluate(CONTROLS)

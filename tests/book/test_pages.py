@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
-from read import check
+from read import check, small_text
 from visit import Visit, opened, pages, visit, weigh
 
 from natcompanion.chapters import ledger
@@ -140,17 +140,20 @@ def test_no_page_has_a_barrier(visits):
     assert [line for seen in visits for line in seen.barriers] == []
 
 
-def test_a_figure_that_was_touched_has_no_barrier(browser, site):
-    touched, barriers = 0, []
+def test_a_figure_that_was_touched_has_no_barrier_and_no_small_text(browser, site):
+    touched, barriers, small = 0, [], []
     for name in pages(site):
         if '<div class="nc-figure"' not in (site / name).read_text():
             continue
         page = opened(browser.new_page(color_scheme="dark"), (site / name).as_uri())
         page.locator(".nc-figure input[type=range]").first.press("ArrowRight")
         barriers += [f"{name}: {line}" for line in check(page, {"include": [[".nc-figure"]]})]
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            small += [f"{name} at {width} px: {line}" for line in small_text(page, ".nc-figure")]
         touched += 1
         page.close()
-    assert touched and barriers == []
+    assert touched and barriers == small == []
 
 
 def test_no_formula_is_cut(visits):
@@ -299,7 +302,13 @@ SPOILED = {
     ),
     "barriers": (
         "</article>",
-        '<button></button><p style="color: #bbb; background: #fff">pale</p></article>',
+        (
+            '<button></button><p style="color: #bbb; background: #fff">pale</p>'
+            '<p>In <em>plain <b style="color: #ccc; background: #fff">words</b></em></p>'
+            "<p>In <em>plain <b>words</b></em> and <code>names</code></p>"
+            '<p class="pale"><span>in <i>the dark</i></span></p>'
+            "<style>[data-theme=dark] .pale {color: #333; background: #222}</style></article>"
+        ),
     ),
     "cut": (
         "</article>",
@@ -332,3 +341,7 @@ def test_a_spoiled_page_is_noticed(browser, mini_site, kind, monkeypatch):
         seen
     ) + layout_problems(seen)
     assert found and (hasattr(seen, kind) or any(kind in problem for problem in found)), found
+    if kind == "barriers":
+        rules = {line.split(": ")[1] for line in found}
+        assert {"button-name", "color-contrast"} <= rules
+        assert sum("color-contrast" in line for line in found) == 3, "one for each pale text"

@@ -13,8 +13,9 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import read
 from playwright.sync_api import Browser, Page, Route
 
-WIDTHS = (1280, 390)
-THEMES = ("light", "dark")
+STATES = ((1280, "light"), (1280, "dark"), (390, "dark"), (390, "light"))
+"""The widths and themes of a page. A theme is quick to change, a width moves every line."""
+
 PATIENCE = 500
 """How often the state of a slider is asked for until it has moved; 20 milliseconds lie between."""
 
@@ -194,7 +195,7 @@ def visit(
     """
     result = Visit(name)
     context = browser.new_context(
-        viewport={"width": WIDTHS[0], "height": 900}, color_scheme="light"
+        viewport={"width": STATES[0][0], "height": 900}, color_scheme="light"
     )
     page = context.new_page()
     watch(page, result, base)
@@ -202,14 +203,17 @@ def visit(
         page.goto(f"{base}/{name}?frames", wait_until="load", timeout=120_000)
         page.wait_for_function(SETTLED, timeout=60_000)
         result.content = page.evaluate(CONTENT)
-        for theme in THEMES if layouts else ():
+        if looks is not None:
+            read.unfold(page, True)
+        for width, theme in STATES if layouts else ():
             page.emulate_media(color_scheme=theme)
-            for width in WIDTHS:
-                page.set_viewport_size({"width": width, "height": 900})
-                page.wait_for_timeout(50)
-                result.layouts.append({"asked": theme, "width": width, **page.evaluate(LAYOUT)})
-                if looks is not None:
-                    read_layout(page, result, looks)
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(50)
+            result.layouts.append({"asked": theme, "width": width, **page.evaluate(LAYOUT)})
+            if looks is not None:
+                read_layout(page, result, looks)
+        if looks is not None:
+            read.unfold(page, False)
         result.sliders = list(walk(page))
     finally:
         context.close()
@@ -224,14 +228,14 @@ def opened(page: Page, address: str) -> Page:
 
 
 def read_layout(page: Page, result: Visit, looks: set[str]) -> None:
-    """Read a page in one width and theme."""
-    layout = result.layouts[-1]
+    """Read a page in one width and theme: what the theme does not change, once for each width."""
+    state, layout = len(result.layouts) - 1, result.layouts[-1]
     where = f"{result.page} at {layout['width']} px, {layout['asked']}: "
-    rules = [read.STRUCTURE, read.BY_WIDTH, None, None][len(result.layouts) - 1]
-    barriers, cut = read.read(page, rules, looks)
-    result.barriers += [where + line for line in barriers]
-    result.cut += [where + line for line in cut]
-    if layout["width"] == min(WIDTHS):
+    rules = [None, [], read.BY_WIDTH, []][state]
+    if state in (0, 2):  # before axe, for which formulas are emptied
+        result.cut += [where + line for line in read.cut_formulas(page)]
+    result.barriers += [where + line for line in read.barriers(page, rules, looks)]
+    if state == 2:
         result.small += [where + line for line in read.small_text(page)]
 
 

@@ -658,8 +658,31 @@ def test_settings_no_better_than_the_mean_image_are_useless(book):
 def test_settings_diverge_if_they_end_above_what_the_least_step_size_leaves(book):
     twofold(book)
     # the least step size leaves at most 10, of any method; 12 is useless and diverged, 10 is not
-    assert [prong.diverged(m) for m in ("prong", "backward", "kfac")] == [1, 2, 0]
+    assert [list(prong.diverged(m)) for m in ("prong", "backward", "kfac")] == [[1], [2], [0]]
     assert prong.diverged_more() == 1 and prong.diverged_more("kfac", "backward") == -2
+
+
+def test_settings_that_diverge_are_counted_for_each_initialization(book):
+    twofold(book)
+    # the second starts higher: its least step size leaves 60, and one setting of footnote 4 more
+    for method, errors in (
+        ("prong", (60.0, 20.0, 50.0, 60.0)),
+        ("backward", (55.0, 60.0, 61.0, 1000.0)),
+        ("kfac", (10.0, 10.0, 10.0, 1000.0)),
+    ):
+        places = [(rate, second) for rate in (0.1, 1.0) for second in (10.0, 0.01)]
+        search = [
+            {"rate": rate, "second": second, "train": error}
+            for (rate, second), error in zip(places, errors, strict=True)
+        ]
+        values = {"search": search, "mean_image": 10.0, "rate": 0.1, "train": [1.0, 2.0]}
+        settings = {"method": method, "second": [10.0, 0.01]}
+        book.add("prong_backward.chapter", settings, values, seed=1)
+    assert [list(prong.diverged(m)) for m in prong.COMPARED] == [[1, 0], [2, 2], [0, 1]]
+    assert list(prong.diverged_more()) == [1, 2]
+    check(prong.diverged_settings("prong"), 0.5)
+    assert prong.best_searched("prong") == 3  # what is drawn is the first
+    check(prong.searched_again("prong"), 4.0)
 
 
 def test_slow_settings_and_those_that_are_no_number_are_told_apart(book):
@@ -669,7 +692,7 @@ def test_slow_settings_and_those_that_are_no_number_are_told_apart(book):
         values = {"search": search, "mean_image": 10.0}
         book.add("prong_backward.chapter", {"method": method, "second": [1.0]}, values)
     assert [prong.useful(m) for m in prong.COMPARED] == [0, 0, 0]  # useless are all, stable one
-    assert [prong.diverged(m) for m in prong.COMPARED] == [0, 1, 1]
+    assert [list(prong.diverged(m)) for m in prong.COMPARED] == [[0], [1], [1]]
 
 
 # ---- What the ledger and the chapter name

@@ -565,3 +565,15 @@ def test_a_rival_is_judged_where_its_validation_loss_is_least(monkeypatch):
     found = experiments.run("revisiting_rivals", method="sgd", batch=400, target=0.0, epochs=9)
     assert (found["validation"], found["test"], found["stopped"]) == (0.4, 12.0, 2)
     assert (found["updates_to_target"], found["seconds_to_target"]) == (3, 0.375)
+
+
+@pytest.mark.parametrize("method", ["natural", "sgd", "adamw", "muon", "kfac"])
+def test_replaced_data_move_a_rival_and_less_so_at_a_small_step_size(method):
+    settings = {"method": method, "momentum": 0.5, "size": 7, "hidden": 8, "segment": 40}
+    settings |= {"batch": 20, "held_out": 50}
+    one, two, small = (
+        experiments.run("revisiting_order_rivals", seed=1, lr=lr, **settings)
+        for lr in (0.02, 0.02, 0.0002)
+    )
+    assert one.values == two.values and len(one["variance"]) == 2
+    assert 0 < max(small["variance"]) < min(one["variance"]) / 100

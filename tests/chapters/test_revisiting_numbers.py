@@ -757,6 +757,85 @@ def test_an_error_that_no_setting_reaches():
     assert numbers.variance_at([(20.0, 1.0), (30.0, 0.5)], 60.0) == close(0.5)
 
 
+def order_search(store, natural: tuple = ((20, 9.0), (28, 2.0), (40, 1.0), (60, 0.1))) -> None:
+    """Store a search on two seeds and its report on three. K-FAC's second setting diverges on one
+    seed of the search, so that it reaches no less than 30 %; the third of AdamW beats its fourth.
+    """
+    methods = {
+        "natural": natural,
+        "sgd": ((30, 8.0), (29, 64.0), (31, 0.5), (80, 0.1)),
+        "adamw": ((25, 40.0), (35, 4.0), (50, 1.0), (60, 1.0)),
+        "muon": ((22, 70.0), (28, 50.0), (31, 1.0), (50, 0.5)),
+        "kfac": ((30, 9.0), (10, 0.1), (31, 1.0), (50, 0.5)),
+    }
+    for method, found in methods.items():
+        for seed in (7, 8):
+            runs = points(method, *((e + (-1) ** seed, v) for e, v in found))
+            if method == "kfac" and seed == 8:
+                runs[1] |= {"error": None, "variance": None}
+            store("revisiting_order_rivals.tuning", *(damped(run, seed) for run in runs))
+        for seed in range(3):
+            times = 1 if method == "natural" else 10**seed
+            runs = points(method, *((e + seed, v * times) for e, v in found))
+            store("revisiting_order_rivals.chapter", *(damped(run, seed) for run in runs))
+
+
+def damped(run: dict, seed: int) -> dict:
+    """Return a run of a seed with a damping among its settings."""
+    return {**run, "seed": seed, "settings": {**run["settings"], "damping": 1.0}}
+
+
+def steps(method: str) -> list[float]:
+    """Return the step sizes that are reported."""
+    return [setting[0] for setting in numbers.order_front(method)]
+
+
+def test_variance_of_the_rivals_at_an_error_that_all_reach(store):
+    order_search(store)
+    assert numbers.order_error_searched() == close(30.0) and numbers.order_searched() == 4
+    assert numbers.order_seeds() == [0, 1, 2]
+    # what reaches 30 %, and the next of the front
+    assert steps("natural") == [0, 1, 2] and steps("adamw") == [0, 1]
+    assert steps("sgd") == [1, 0, 2] and steps("kfac") == [0, 2]
+    assert numbers.order_front("kfac")[0] == (0, 0.0, 1.0)
+    assert numbers.order_levels() == close([30.0, 31.0, 32.0]) and numbers.order_level() == 31
+    # on the first seed, at 30 %: AdamW is half way from 40 to 4, Muon two thirds from 50 to 1
+    at = {"natural": 2 * 0.5 ** (1 / 6), "adamw": 160**0.5, "muon": 50 ** (1 / 3), "sgd": 8.0}
+    for method, variance in at.items():
+        assert numbers.order_variances(method)[0] == close(variance), method
+    assert numbers.order_best() == "muon"
+    ratio = at["muon"] / at["natural"]
+    assert numbers.order_decades() == close(np.log10([ratio, 10 * ratio, 100 * ratio]))
+    assert numbers.order_times().mean == close(10 * ratio)
+    table = numbers.order_rivals_table()
+    assert [row[0] for row in table.rows][:2] == ["natural gradient", "SGD with momentum"]
+    assert table.rows[0][3] == "0, 0, 1; 1, 0, 1; 2, 0, 1" and table.rows[2][3] == "0, 0; 1, 0"
+
+
+def test_variance_at_the_lowest_error_that_both_reach(store):
+    order_search(store)
+    assert numbers.order_best("both") == "muon"  # 22 %
+    assert numbers.order_levels("both") == close([22.0, 23.0, 24.0])
+    natural = 9 * (2 / 9) ** 0.25
+    assert numbers.order_decades("both")[1] == close(math.log10(700 / natural))
+    assert numbers.order_least_error("muon").mean == close(23.0)
+
+
+def test_a_natural_gradient_that_does_not_get_as_low_as_the_rest(store):
+    order_search(store, natural=((40, 1.0), (41, 0.5), (60, 0.1), (70, 0.1)))
+    assert numbers.order_error_searched() == close(40.0)  # the level is now its own
+    assert steps("natural") == [0, 1] and steps("sgd") == [1, 0, 2, 3]
+    assert numbers.order_variances("natural") == close([1.0, 1.0, 1.0])
+
+
+def test_a_reported_run_that_diverges_has_no_point(store):
+    order_search(store)
+    gone = points("sgd", (30, 8.0), (None, None))[1]
+    store("revisiting_order_rivals.chapter", damped(gone, 1))
+    assert numbers.order_levels() == close([30.0, 31.0, 32.0])
+    assert numbers.order_least_error("sgd").mean == close((29 + 31 + 31) / 3)
+
+
 # ---- What the chapter computes on the page
 
 

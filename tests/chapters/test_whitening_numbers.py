@@ -687,6 +687,7 @@ def test_the_search_decides_and_momentum_is_everybodys(store, tmp_path):
     assert whitening.rival_times("digits", "natural") == "5"  # AdamW's 30 by 6
     table = whitening.rivals_table()
     assert "3 seeds" in table.caption and "best of 3 pairs" in table.caption
+    assert whitening_rivals.search_seeds("digits") == 2 and "on 2 other seeds" in table.caption
     rows = [row for row in table.rows if row[0] == "three photographs"]
     assert [row[1] for row in rows] == [
         "SGD with momentum",

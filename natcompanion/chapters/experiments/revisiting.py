@@ -656,6 +656,17 @@ def order_frontier(settings: OrderFrontier) -> dict:
     return orders.frontier(settings)
 
 
+@experiment(
+    "revisiting_order_rivals",
+    quick=OrderFrontier(segments=3, segment=100, held_out=500, replaced=(0, 2)),
+    tuning=OrderFrontier(replaced=(4,)),
+    chapter=OrderFrontier(replaced=(4,)),
+)
+def order_rivals(settings: OrderFrontier) -> dict:
+    """Figure 3 with momentum: validation error and variance of one method at one setting."""
+    return orders.frontier(settings)
+
+
 # ---- Section 7
 
 

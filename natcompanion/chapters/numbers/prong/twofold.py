@@ -1,5 +1,7 @@
 """Section 5, footnote 4: whitening the gradients too, and K-FAC."""
 
+import numpy as np
+
 from natcompanion.chapters.experiments import Result
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.show import Table
@@ -10,9 +12,14 @@ from .words import METHODS
 COMPARED = ("prong", "backward", "kfac")
 
 
-def _record(method: str) -> Result:
-    (record,) = stored("prong_backward.chapter").select(method=method).records
+def _record(method: str, seed: int = 0) -> Result:
+    (record,) = stored("prong_backward.chapter").select(method=method, seed=seed).records
     return record
+
+
+def initializations() -> list[int]:
+    """Return the seeds from which every setting was tried; the first is the one that is drawn."""
+    return sorted({record.seed for record in stored("prong_backward.chapter")})
 
 
 def mean_image(method: str = "prong") -> float:
@@ -45,18 +52,28 @@ def tried_settings() -> int:
     return count
 
 
-def diverged(method: str) -> int:
-    """Return how many of the settings end above the error that the least step size leaves, which
-    hardly lowers that of the start. The error of a run that broke off is stored as 1,000.
+def diverged(method: str) -> np.ndarray:
+    """Return for each initialization how many of the settings end above the error that the least
+    step size leaves, which hardly lowers that of the start. The error of a run that broke off is
+    stored as 1,000.
     """
-    entries = [entry for name in COMPARED for entry in _record(name)["search"]]
+    return np.array([_diverged(method, seed) for seed in initializations()])
+
+
+def _diverged(method: str, seed: int) -> int:
+    entries = [entry for name in COMPARED for entry in _record(name, seed)["search"]]
     least = min(entry["rate"] for entry in entries)
     limit = max(entry["train"] for entry in entries if entry["rate"] == least)
-    return sum(not entry["train"] <= limit for entry in _record(method)["search"])
+    return sum(not entry["train"] <= limit for entry in _record(method, seed)["search"])
 
 
-def diverged_more(method: str = "backward", rival: str = "prong") -> int:
-    """Return how many more settings than the rival's diverge."""
+def diverged_settings(method: str) -> Interval:
+    """Return the mean of these numbers."""
+    return interval(diverged(method))
+
+
+def diverged_more(method: str = "backward", rival: str = "prong") -> np.ndarray:
+    """Return for each initialization how many more settings than the rival's diverge."""
     return diverged(method) - diverged(rival)
 
 

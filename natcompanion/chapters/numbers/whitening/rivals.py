@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.searching import Choice, Race, counted
 from natcompanion.chapters.show import Table
 
@@ -28,8 +29,14 @@ def _race(problem: str) -> Race:
 
 
 def chosen(problem: str, method: str) -> Choice:
-    """Return step size and momentum that the search on two other seeds chose."""
+    """Return step size and momentum that the search on other seeds chose."""
     return _race(problem).chosen(method)
+
+
+def search_seeds(problem: str) -> int:
+    """Return on how many seeds the search ran, pairs of digits among them."""
+    tuning = stored("whitening_rivals.tuning").select(problem=problem)
+    return len({record.seed for record in tuning})
 
 
 def rival_median(problem: str, method: str, key: str = "steps_to_target") -> float | None:
@@ -86,7 +93,8 @@ def rivals_table() -> Table:
             for method, name in _methods(problem).items()
         ],
         f"Steps and processor seconds to the target, {seeds} seeds; every method with the best of "
-        f"{settings} pairs of step size and momentum on two other seeds.",
+        f"{settings} pairs of step size and momentum on {search_seeds('machine')} other seeds, for "
+        f"the digits on {search_seeds('digits')}, two hard pairs among them.",
     )
 
 

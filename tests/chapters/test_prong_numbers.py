@@ -660,6 +660,7 @@ def test_settings_diverge_if_they_end_above_what_the_least_step_size_leaves(book
     # the least step size leaves at most 10, of any method; 12 is useless and diverged, 10 is not
     assert [list(prong.diverged(m)) for m in ("prong", "backward", "kfac")] == [[1], [2], [0]]
     assert prong.diverged_more() == 1 and prong.diverged_more("kfac", "backward") == -2
+    assert prong.diverged_settings("backward") == 2
 
 
 def test_settings_that_diverge_are_counted_for_each_initialization(book):
@@ -680,7 +681,9 @@ def test_settings_that_diverge_are_counted_for_each_initialization(book):
         book.add("prong_backward.chapter", settings, values, seed=1)
     assert [list(prong.diverged(m)) for m in prong.COMPARED] == [[1, 0], [2, 2], [0, 1]]
     assert list(prong.diverged_more()) == [1, 2]
-    check(prong.diverged_settings("prong"), 0.5)
+    found = prong.diverged_settings("prong")
+    assert isinstance(found, Interval)
+    check(found, 0.5)
     assert prong.best_searched("prong") == 3  # what is drawn is the first
     check(prong.searched_again("prong"), 4.0)
 

@@ -101,7 +101,8 @@ SMALL = """([least, where]) => {
     if (!walker.currentNode.data.trim()) continue;
     if (node.closest('mjx-container, script, style, sub, sup')) continue;
     if (!node.checkVisibility({visibilityProperty: true})) continue;
-    const scale = node.getScreenCTM ? node.getScreenCTM().a : 1;  // a drawing fills its panel
+    const matrix = node.getScreenCTM?.();  // a drawing fills its panel; a text in it may be turned
+    const scale = matrix ? Math.hypot(matrix.a, matrix.b) : 1;
     const size = scale * parseFloat(getComputedStyle(node).fontSize);
     if (size < least) small.push(`${size} px: ${walker.currentNode.data.trim().slice(0, 60)}`);
   }

@@ -23,7 +23,7 @@ SETTINGS = {
     },
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
-"""No news from outside; every cell is in the page, not only those on the screen."""
+"""No messages at all; every cell is in the page, not only those on the screen."""
 
 
 def free_port() -> int:
@@ -39,7 +39,7 @@ def running(root: Path) -> Iterator[str]:
     for name in ("work", "config", "data", "runtime", "settings"):
         (root / name).mkdir(exist_ok=True)
     (root / "settings" / "overrides.json").write_text(
-        json.dumps(SETTINGS | json.loads((BINDER / "overrides.json").read_text()))
+        json.dumps(json.loads((BINDER / "overrides.json").read_text()) | SETTINGS)
     )
     folders = {name: str(root / name) for name in ("config", "data", "runtime")}
     environment = os.environ | {

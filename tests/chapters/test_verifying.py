@@ -97,6 +97,15 @@ def test_a_trained_value_agrees_within_the_spread_over_seeds():
     assert not how(curve, [9.0] * 10 + curve[10:], [curve, [2.0] * 100], x=0.5)[1]
 
 
+def test_a_trained_value_of_the_only_run_agrees_within_the_spread_of_its_own_numbers():
+    """As where each number is of another start: ends from 0 to 1, so from -1 to 2 is within."""
+    old = [0.0, 1.0, 0.5, 1.0]
+    assert how(old, [1.0, 0.0, 0.5, 1.0], [old], x=0.5) == ("within the spread over the run", True)
+    for wrong in ([0.0, 1.0, 0.5, 2.1], [0.0, 1.0, 0.5, math.nan], [0.0, 1.0, 0.5]):
+        assert not how(old, wrong, [old], x=0.5)[1]
+    assert not how(1.0, 1.5, [1.0], x=0.5)[1]  # a number alone has no spread
+
+
 def test_what_nobody_measured_counts_as_trained():
     known = [record(k, x=float(k)) for k in range(3)]
     assert not verifying.compare(record(0, x=1.0), record(0, x=1.5), known, {})[0].moved

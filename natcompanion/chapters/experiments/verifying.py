@@ -186,7 +186,8 @@ def compare(old: Result, new: Result, peers: Sequence[Result], sets: Sets) -> tu
     A value on which instruction sets agree must agree to :data:`DIGITS`; one that they move a
     little, to :data:`MARGIN` times that, or times what they move another value of the experiment by
     (values of one run share its rounding; to :data:`NEARLY` at most); a trained one must lie within
-    the spread of ``peers``, the stored records of the same settings; a time is not compared.
+    the spread of ``peers``, the stored records of the same settings, or if there is one only, of
+    its own numbers; a time is not compared.
     """
     moves = sets.get(f"{old.experiment}.{old.preset}")
     rounding = max((move for move in (moves or {}).values() if move < NEARLY), default=0.0)
@@ -210,11 +211,16 @@ def _value(key: str, old: Any, new: Any, allowed: float, peers: list) -> Value:
     if not wrong:
         return Value(key, "exact" if allowed <= DIGITS else f"within {allowed:.0e}")
     known = [dict(leaves(peer, key)) for peer in peers]
+    alone = len(known) == 1  # then the other numbers of the run are all there is to compare with
     outside = [
-        path for path in wrong if not _within(after.get(path), [one.get(path) for one in known])
+        path
+        for path in wrong
+        if not _within(
+            after.get(path), list(before.values()) if alone else [one.get(path) for one in known]
+        )
     ]
     if peers and len(outside) <= (1 - SHARE) * len(paths):
-        return Value(key, "within the spread over seeds")
+        return Value(key, f"within the spread over {'the run' if alone else 'seeds'}")
     worst = max(outside or wrong, key=lambda path: off(before.get(path), after.get(path)))
     return Value(key, "moved", f"{worst} {before.get(worst)} -> {after.get(worst)}")
 

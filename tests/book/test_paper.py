@@ -22,6 +22,19 @@ def test_a_chapter_is_printed_as_it_is_open(browser, site, chapter):
     assert story < whole <= WHOLE, f"{chapter}: {whole} pages"
 
 
+def test_code_whose_result_is_folded_is_for_the_screen(browser, site):
+    page = browser.new_page()
+    opened(page, (site / "book" / "prong.html").as_uri())
+    code = page.locator(".cell:has(> details.below-input) > .cell_input")
+    shown = "all => all.filter(one => one.checkVisibility()).length"
+    assert code.evaluate_all(shown) == code.count() > 2
+    page.emulate_media(media="print")
+    assert code.evaluate_all(shown) == 0
+    page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert code.evaluate_all(shown) == code.count()
+    page.close()
+
+
 def test_the_button_folds_and_unfolds(browser, site):
     page = browser.new_page()
     page.goto((site / "book" / "whitening.html").as_uri())

@@ -99,7 +99,7 @@ SMALL = """([least, where]) => {
   while (walker.nextNode()) {
     const node = walker.currentNode.parentElement;
     if (!walker.currentNode.data.trim()) continue;
-    if (node.closest('mjx-container, script, style, sub, sup')) continue;
+    if (node.closest('mjx-container, script, style, sub, sup, tspan[dy]')) continue;
     if (!node.checkVisibility({visibilityProperty: true})) continue;
     const matrix = node.getScreenCTM?.();  // a drawing fills its panel; a text in it may be turned
     const scale = matrix ? Math.hypot(matrix.a, matrix.b) : 1;

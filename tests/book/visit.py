@@ -5,13 +5,14 @@ meet.
 import gzip
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import read
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Page, Route, TimeoutError
 
 STATES = ((1280, "light"), (1280, "dark"), (390, "dark"), (390, "light"))
 """The widths and themes of a page. A theme is quick to change, a width moves every line."""
@@ -31,6 +32,8 @@ SETTLED = """() => {
     .some(box => !box.querySelector('.nc-frame img'));
   return shown >= views && !empty ? Promise.resolve(math).then(() => true) : false;
 }"""
+
+THEME = "theme => document.documentElement.dataset.theme === theme"
 
 LAYOUT = """() => {
   const color = node => node ? getComputedStyle(node).backgroundColor : null;
@@ -209,6 +212,8 @@ def visit(
             page.emulate_media(color_scheme=theme)
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_timeout(50)
+            with suppress(TimeoutError):  # a page that keeps its theme is told by its layout
+                page.wait_for_function(THEME, arg=theme, timeout=5_000)
             result.layouts.append({"asked": theme, "width": width, **page.evaluate(LAYOUT)})
             if looks is not None:
                 read_layout(page, result, looks)

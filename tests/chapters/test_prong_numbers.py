@@ -616,20 +616,28 @@ def test_convolutional_numbers(book):
 # ---- Footnote 4
 
 
-def twofold(book: Book) -> None:
-    """Store searches of four settings: better than, as good as and worse than the mean image."""
-    for method, errors in (
-        ("prong", (3.0, 10.0, 5.0, 50.0)),
-        ("backward", (6.0, 10.0, 12.0, 50.0)),
-        ("kfac", (2.0, 9.0, 8.0, 7.0)),
-    ):
-        places = [(rate, second) for rate in (0.1, 1.0) for second in (10.0, 0.01)]
+def store_searches(book: Book, seed: int, **errors: tuple[float, ...]) -> None:
+    """Store the searches of the methods from one initialization, each of four settings."""
+    places = [(rate, second) for rate in (0.1, 1.0) for second in (10.0, 0.01)]
+    for method, ends in errors.items():
         search = [
             {"rate": rate, "second": second, "train": error}
-            for (rate, second), error in zip(places, errors, strict=True)
+            for (rate, second), error in zip(places, ends, strict=True)
         ]
-        values = {"search": search, "mean_image": 10.0, "rate": 0.1, "train": [errors[0], 5.0]}
-        book.add("prong_backward.chapter", {"method": method, "second": [10.0, 0.01]}, values)
+        values = {"search": search, "mean_image": 10.0, "rate": 0.1, "train": [ends[0], 5.0]}
+        settings = {"method": method, "second": [10.0, 0.01]}
+        book.add("prong_backward.chapter", settings, values, seed=seed)
+
+
+def twofold(book: Book) -> None:
+    """Store searches of four settings: better than, as good as and worse than the mean image."""
+    store_searches(
+        book,
+        seed=0,
+        prong=(3.0, 10.0, 5.0, 50.0),
+        backward=(6.0, 10.0, 12.0, 50.0),
+        kfac=(2.0, 9.0, 8.0, 7.0),
+    )
 
 
 def test_settings_no_better_than_the_mean_image_are_useless(book):
@@ -660,25 +668,19 @@ def test_settings_diverge_if_they_end_above_what_the_least_step_size_leaves(book
     # the least step size leaves at most 10, of any method; 12 is useless and diverged, 10 is not
     assert [list(prong.diverged(m)) for m in ("prong", "backward", "kfac")] == [[1], [2], [0]]
     assert prong.diverged_more() == 1 and prong.diverged_more("kfac", "backward") == -2
-    assert prong.diverged_settings("backward") == 2
+    assert prong.diverged_settings("backward") == Interval(2, 2, 2, 1)
 
 
 def test_settings_that_diverge_are_counted_for_each_initialization(book):
     twofold(book)
     # the second starts higher: its least step size leaves 60, and one setting of footnote 4 more
-    for method, errors in (
-        ("prong", (60.0, 20.0, 50.0, 60.0)),
-        ("backward", (55.0, 60.0, 61.0, 1000.0)),
-        ("kfac", (10.0, 10.0, 10.0, 1000.0)),
-    ):
-        places = [(rate, second) for rate in (0.1, 1.0) for second in (10.0, 0.01)]
-        search = [
-            {"rate": rate, "second": second, "train": error}
-            for (rate, second), error in zip(places, errors, strict=True)
-        ]
-        values = {"search": search, "mean_image": 10.0, "rate": 0.1, "train": [1.0, 2.0]}
-        settings = {"method": method, "second": [10.0, 0.01]}
-        book.add("prong_backward.chapter", settings, values, seed=1)
+    store_searches(
+        book,
+        seed=1,
+        prong=(60.0, 20.0, 50.0, 60.0),
+        backward=(55.0, 60.0, 61.0, 1000.0),
+        kfac=(10.0, 10.0, 10.0, 1000.0),
+    )
     assert [list(prong.diverged(m)) for m in prong.COMPARED] == [[1, 0], [2, 2], [0, 1]]
     assert list(prong.diverged_more()) == [1, 2]
     found = prong.diverged_settings("prong")

@@ -67,10 +67,9 @@ def _diverged(method: str, seed: int) -> int:
     return sum(not entry["train"] <= limit for entry in _record(method, seed)["search"])
 
 
-def diverged_settings(method: str) -> int | Interval:
-    """Return the mean of these numbers; of one initialization the number."""
-    counts = diverged(method)
-    return int(counts[0]) if len(counts) == 1 else interval(counts)
+def diverged_settings(method: str) -> Interval:
+    """Return the mean of these numbers over the initializations."""
+    return interval(diverged(method))
 
 
 def diverged_more(method: str = "backward", rival: str = "prong") -> np.ndarray:

@@ -7,7 +7,8 @@ import itertools
 import pkgutil
 
 import pytest
-from _pictures import check_drawings, check_texts
+from _pictures import check_drawings, check_texts, unreadable
+from matplotlib.figure import Figure
 
 from natcompanion.chapters import figures
 from natcompanion.chapters.figures.drawing import Drawing, declared
@@ -55,3 +56,20 @@ def test_controls_start_inside_their_values_and_have_names(drawing: Drawing):
         if name in drawing.grid:
             assert value in list(drawing.grid[name])
     assert {**drawing.grid, **drawing.ranges}.keys() >= drawing.labels.keys()
+
+
+def test_what_cannot_be_read_is_found():
+    drawing = Figure()
+    panel = drawing.add_axes((0.3, 0.3, 0.4, 0.4))
+    panel.plot([0, 1], [0, 1], label="a line")
+    panel.legend(loc="lower right")
+    assert not unreadable(drawing)
+    panel.legend(loc="center")
+    assert unreadable(drawing) == ["a line runs through 'a line'"]
+    panel.legend(loc="upper left")
+    panel.set_title("a title " * 20)
+    assert [text.endswith("is cut") for text in unreadable(drawing)] == [True]
+    panel.set_title("short")
+    panel.text(0.5, 0.5, "one")
+    panel.text(0.51, 0.5, "two")
+    assert unreadable(drawing) == ["'one' lies on 'two'"]

@@ -197,7 +197,7 @@ def _draw_cell(ours: numbers.Cell, plain: numbers.Cell) -> Figure:
     top.legend(ncols=3, columnspacing=1, handlelength=1.5, **legend)
     _both(middle, "train_error", "train", BLACK, ours, plain)
     _both(middle, "test_error", "test", VERMILLION, ours, plain)
-    middle.set(ylim=(0, 100), xlim=(0, 100))
+    middle.set(ylim=(0, 150), xlim=(0, 100), yticks=range(0, 101, 25))  # room for the names
     label(middle, "Error in % over 100 epochs")
     middle.legend(ncols=2, **legend)
     W, reach = numbers.filters(ours)

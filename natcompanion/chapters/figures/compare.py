@@ -39,7 +39,7 @@ def draw(problem: str, against: str) -> Figure:
     panel.axhline(numbers.TARGETS[name], color="0.7", linewidth=1, zorder=0)
     panel.set_ylim(bottom=numbers.TARGETS[name] / 3)
     label(panel, f"{problem}: {SCORES[name][1]}", against)
-    legend_below(drawing, panel)
+    legend_below(drawing, panel, columnspacing=0.8, handlelength=1.2)
     return drawing
 
 

@@ -285,7 +285,8 @@ def draw_stale() -> Figure:
         losses = numbers.walk("natural", numbers.STALE_RATE, 30, period)[1]
         panel.semilogy(losses, line, color=color, linewidth=2.5, label=f"T = {period}")
     panel.axhline(numbers.CLOSE, color="0.7", linewidth=1)
-    label(panel, "Loss above its minimum (nats)", "steps", legend="upper right")
+    label(panel, "Loss above its minimum (nats)", "steps")
+    legend_below(drawing, panel, 4)
     return drawing
 
 

@@ -95,7 +95,7 @@ def draw_layer(T: int, step: int) -> Figure:
             panel.plot(*z[kind].T, "o", color=color, markerfacecolor=fill, markersize=4.5)
         reach = 5.6 if method == "prong" else 1.7
         panel.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-        label(panel, f"{layer.METHODS[method]}, update {step}", "what layer 2 is fed")
+        label(panel, layer.METHODS[method], "what layer 2 is fed")
     panels[0].plot(*circle, ":", color="0.4")
     for method, color in LAYER_METHODS.items():
         looks = layer.learned(method, T)
@@ -107,8 +107,9 @@ def draw_layer(T: int, step: int) -> Figure:
         panel.set_xlim(0, len(looks) - 1)
     panels[2].set_ylim(0.15, 0.75)
     panels[3].set(yscale="log", ylim=(0.8, 1000))
-    label(panels[2], "Loss, nats", "update", legend=True)
+    label(panels[2], f"Loss, nats; update {step}", "update")
     label(panels[3], "Condition number", "update")
+    legend_below(drawing, panels[2])
     return drawing
 
 

@@ -105,8 +105,8 @@ def draw_figure1(rate: float, damping: float, start: Start) -> Figure:
         plane.plot(b, w, color=METHODS[name], label=text, **style)
     natural = paths["natural"]
     plane.plot(natural[0, 1], natural[0, 0], "o", color=BLACK, markersize=7)
+    _mark(plane, [natural[stop] for stop in numbers.STOPS])
     for number, (stop, panel) in enumerate(zip(numbers.STOPS, surfaces, strict=True), start=1):
-        _mark(plane, natural[stop], number)
         _kl_surface(panel, natural[stop], rate, damping, number)
     plane.set(xlim=(-4.5, 4.5), ylim=(-4.5, 4.5))
     label(plane, "Error, and 100 steps of each method", "$b$", "$w$")
@@ -114,15 +114,23 @@ def draw_figure1(rate: float, damping: float, start: Start) -> Figure:
     return drawing
 
 
-def _mark(panel: Axes, point: torch.Tensor, number: int) -> None:
-    panel.annotate(
-        str(number),
-        (float(point[1]), float(point[0])),
-        (6, 6),
-        textcoords="offset points",
-        fontsize=11,
-        bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": "0.5"},
-    )
+def _mark(panel: Axes, points: list[torch.Tensor]) -> None:
+    """Number points of a path (w, b) from 1; those in one place share a mark."""
+    marks: list[tuple[torch.Tensor, list[str]]] = []
+    for number, point in enumerate(points, start=1):
+        if marks and float((point - marks[-1][0]).norm()) < 0.6:
+            marks[-1][1].append(str(number))
+        else:
+            marks.append((point, [str(number)]))
+    for point, found in marks:
+        panel.annotate(
+            ", ".join(found),
+            (float(point[1]), float(point[0])),
+            (6, 6),
+            textcoords="offset points",
+            fontsize=11,
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "0.5"},
+        )
 
 
 def _error_surface(panel: Axes) -> None:

@@ -119,15 +119,15 @@ def _draw_inputs(
     across, up = (np.linspace(*ends, 120) for ends in SHEET)
     panel.contourf(across, up, field, np.linspace(0, brightest + 1e-9, 7), colors=SHADES)
     size = 12 + 90 * nu(activation, x @ w, **shape) / brightest
-    for value, face, text in ((1, BLACK, "label 1"), (0, "white", "label 0")):
+    for value, face in ((1, BLACK), (0, "white")):
         of = t == value
-        marks: dict[str, Any] = {"facecolor": face, "edgecolor": BLACK, "label": text}
+        marks: dict[str, Any] = {"facecolor": face, "edgecolor": BLACK}
         panel.scatter(x[of, 0], x[of, 1], s=size[of], **marks)
     panel.axline((0, 0), (-float(w[1]), float(w[0])), color=BLACK, linewidth=1)
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "linewidth": 2, "color": BLACK}
     panel.annotate("", (float(w[0]), float(w[1])), (0, 0), arrowprops=arrow)
     panel.set(aspect="equal", xlim=SHEET[0], ylim=SHEET[1])
-    label(panel, r"Inputs: the spotlight $\nu$ of the neuron", "$x_1$", "$x_2$", "upper left")
+    label(panel, r"Inputs: the spotlight $\nu$ (filled: label 1)", "$x_1$", "$x_2$")
 
 
 def _draw_rings(panel: Axes, w: torch.Tensor, rings: Sequence[torch.Tensor]) -> None:
@@ -469,8 +469,8 @@ def draw_ranks(layer: str, activation: str) -> Figure:
         f"Rank, {layer} layer: {found.neurons} x {found.inputs} parameters",
         "number of samples",
         "rank",
-        legend="lower right",
     )
+    legend_below(drawing, panel, handlelength=1.2, columnspacing=0.8)
     return drawing
 
 
@@ -508,8 +508,8 @@ def draw_figure4(problem: str, pair: str) -> Figure:
         f"{pair}, {problem} digits",
         "1 + number of epochs",
         "loss" if separable else "loss above the minimum",
-        legend="upper right",
     )
+    legend_below(drawing, panel, columns=4, handlelength=1.4, columnspacing=1.0)
     return drawing
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -76,7 +76,7 @@ def label(
         panel.legend(fontsize=FONT["legend"], frameon=False, loc=where)
 
 
-def legend_below(drawing: Figure, panel: Axes, columns: int = 2, **options: Any) -> None:
+def legend_below(drawing: FigureBase, panel: Axes, columns: int = 2, **options: Any) -> None:
     """Put the legend of a panel below the picture."""
     drawing.legend(
         *panel.get_legend_handles_labels(),

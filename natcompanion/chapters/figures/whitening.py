@@ -74,7 +74,8 @@ def draw_figure1(lr: float, eps: float, origin: str) -> Figure:
     plane.set(xlim=(-reach, reach), ylim=(-reach, reach))
     label(plane, "Path from the dot to the star", r"$\theta_1$", r"$\theta_2$")
     curve.set(ylim=(1e-10, 1e3), xlim=(1, 1e5))
-    label(curve, "Distance to the data (KL, nats)", "number of steps", "", legend="upper right")
+    label(curve, "Distance to the data (KL, nats)", "number of steps")
+    legend_below(drawing, curve)
     return drawing
 
 
@@ -197,7 +198,8 @@ def draw_digits(kind: str, eps: float) -> Figure:
     panel.set(ylim=(1e-9, 1e2), xlim=(0, 784))
     panel.tick_params(labelsize=FONT["tick"])
     panel.spines[["top", "right"]].set_visible(False)
-    label(panel, "Eigenvalues of the covariance", "rank", "", legend="upper right")
+    label(panel, "Eigenvalues of the covariance", "rank")
+    legend_below(bottom, panel, 3)
     return drawing
 
 
@@ -309,9 +311,8 @@ def draw_gain(eps: float) -> Figure:
         panel,
         "Gain of the regularized inverse",
         r"eigenvalue $\lambda$ of the metric",
-        "",
-        legend="upper right",
     )
+    legend_below(drawing, panel)
     return drawing
 
 

@@ -116,4 +116,4 @@ class RelativeGradient(Preconditioned):
             check.square(p.detach(), "params")
 
     def _directions(self, gradients: Directions) -> Directions:
-        return {p: natural_relative_gradient(g, p) for p, g in gradients.items()}
+        return {p: natural_relative_gradient(g.to_dense(), p) for p, g in gradients.items()}

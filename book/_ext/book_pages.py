@@ -25,6 +25,8 @@ from natcompanion.chapters import page, prose
 
 LOGGER = logging.getLogger(__name__)
 CODE = re.compile(r"`[^`\n]*`")
+FOLLOWED = re.compile(r'(<span class="math [^>]*>\\\([^<]*\\\)</span>)([-,.;:!?)\]’”"]+)')
+"""An inline formula, and what may not begin a line without it."""
 
 
 def repository_options(environ: dict[str, str]) -> dict:
@@ -82,6 +84,18 @@ def draw_figures(
         app.add_css_file("page/figure.css")
 
 
+def keep_together(body: str) -> str:
+    """Return a page in which no line begins with the punctuation that follows a formula."""
+    return FOLLOWED.sub(r'<span class="nc-kept">\1\2</span>', body)
+
+
+def keep_formulas(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object
+) -> None:
+    """Keep the formulas of a page together with the punctuation behind them."""
+    context["body"] = keep_together(context.get("body", ""))
+
+
 def setup(app: Sphinx) -> dict:
     """Register the extension."""
     app.add_config_value(
@@ -90,4 +104,5 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", set_repository, priority=100)
     app.connect("source-read", check_numbers)
     app.connect("html-page-context", draw_figures)
+    app.connect("html-page-context", keep_formulas)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

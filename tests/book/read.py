@@ -123,6 +123,18 @@ CUT = """() => [...document.querySelectorAll('.bd-article mjx-container')].filte
     !node.closest('[tabindex="0"], .pst-scrollable-table-container');
 }).map(node => node.textContent.slice(0, 60))"""
 
+PARTED = """() => [...document.querySelectorAll('.bd-article mjx-container')].filter(formula => {
+  let node = formula;
+  while (!node.nextSibling && node.matches('mjx-container, .math')) node = node.parentElement;
+  const text = node.nextSibling;
+  if (text?.nodeType !== Node.TEXT_NODE || !/^[-,.;:!?)\\]’”"]/.test(text.data)) return false;
+  const sign = document.createRange();
+  sign.setStart(text, 0);
+  sign.setEnd(text, 1);
+  const place = sign.getClientRects()[0];
+  return place && place.top >= formula.getBoundingClientRect().bottom - 2;
+}).map(node => node.textContent.slice(0, 60))"""
+
 CONTROLS = """() => [...document.querySelectorAll(
     'button, input, select, summary, [role=slider], .headerlink, .copybtn')]
   .filter(node => node.checkVisibility() && node.getBoundingClientRect().width)
@@ -156,6 +168,11 @@ def barriers(page: Page, rules: list[str] | None, looks: set[str]) -> list[str]:
 def cut_formulas(page: Page) -> list[str]:
     """Return the formulas that a reader does not see whole."""
     return page.evaluate(CUT)
+
+
+def parted_formulas(page: Page) -> list[str]:
+    """Return the formulas whose comma or full stop begins the next line."""
+    return page.evaluate(PARTED)
 
 
 def small_text(page: Page, where: str = "body") -> list[str]:

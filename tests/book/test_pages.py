@@ -160,6 +160,10 @@ def test_no_formula_is_cut(visits):
     assert [line for seen in visits for line in seen.cut] == []
 
 
+def test_no_line_begins_with_the_comma_of_a_formula(visits):
+    assert [line for seen in visits for line in seen.parted] == []
+
+
 def test_no_text_is_smaller_than_twelve_pixels_on_a_phone(visits):
     assert [line for seen in visits for line in seen.small] == []
 
@@ -273,7 +277,7 @@ def test_the_small_book_has_no_problem(mini_visit):
         and mini_visit.content["math"] == 1
     )
     assert mini_visit.outside == mini_visit.failed == mini_visit.errors == []
-    assert mini_visit.barriers == mini_visit.cut == mini_visit.small == []
+    assert mini_visit.barriers == mini_visit.cut == mini_visit.small == mini_visit.parted == []
     assert (
         slider_problems(mini_visit) + content_problems(mini_visit) + layout_problems(mini_visit)
         == []
@@ -317,6 +321,13 @@ SPOILED = {
             "<mjx-container>wide</mjx-container></div></div></article>"
         ),
     ),
+    "parted": (
+        "</article>",
+        (
+            '<p style="width: 60px"><mjx-container style="display: inline-block; width: 60px">wide'
+            "</mjx-container>, and</p></article>"
+        ),
+    ),
     "small": ("</article>", '<p style="font-size: 11px">small</p></article>'),
     "no name": ("_static/book.js", "_static/doctools.js"),
     "a block behind": ("_static/book.css", "_static/pygments.css"),
@@ -335,7 +346,7 @@ def test_a_spoiled_page_is_noticed(browser, mini_site, kind, monkeypatch):
     assert SPOILED[kind][0] in text
     name = f"book/spoiled-{kind.replace(' ', '-')}.html"
     (mini_site / name).write_text(text.replace(*SPOILED[kind]))
-    looks = set() if kind in ("barriers", "cut", "small") else None
+    looks = set() if kind in ("barriers", "cut", "parted", "small") else None
     seen = visit(browser, mini_site, mini_site.as_uri(), name, looks=looks)
     found = getattr(seen, kind, None) or slider_problems(seen) + content_problems(
         seen

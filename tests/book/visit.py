@@ -102,6 +102,7 @@ class Visit:
     layouts: list[dict] = field(default_factory=list)
     barriers: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
+    parted: list[str] = field(default_factory=list)
     small: list[str] = field(default_factory=list)
     sliders: list[list[dict]] = field(default_factory=list)
 
@@ -239,6 +240,7 @@ def read_layout(page: Page, result: Visit, looks: set[str]) -> None:
     rules = [None, [], read.BY_WIDTH, []][state]
     if state in (0, 2):  # before axe, for which formulas are emptied
         result.cut += [where + line for line in read.cut_formulas(page)]
+        result.parted += [where + line for line in read.parted_formulas(page)]
     result.barriers += [where + line for line in read.barriers(page, rules, looks)]
     if state == 2:
         result.small += [where + line for line in read.small_text(page)]

@@ -6,6 +6,7 @@ import gzip
 import importlib
 import math
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -375,6 +376,52 @@ def test_a_link_carries_the_state(open_page):
     address = page.evaluate("() => location.hash")
     again = open_page("whitening.PLANE", address)
     assert again.evaluate(STATE) == state
+
+
+@pytest.mark.parametrize("value", ["1e9", "m5", "0", "0p0301"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_link_with_numbers_out_of_range_is_held_to_them(open_page, name, value):
+    start = open_page(name).evaluate(STATE)
+    link = "_".join([f"#{name.partition('.')[0]}", *(f"{key}-{value}" for key in start)])
+    page = open_page(name, link)
+    page.wait_for_function("() => document.querySelector('.nc-words').textContent.length > 40")
+    words = page.locator(".nc-figure").inner_text()
+    assert not re.search(r"NaN|Infinity|undefined|null", words), words
+    assert page.locator("input[type=number]:invalid").count() == 0
+    state = page.evaluate(STATE)
+    assert state.keys() == start.keys() and all(map(math.isfinite, state.values()))
+    assert max(state.values()) <= 9000 and min(state.values()) >= -5
+
+
+def test_another_state_in_the_address_of_an_open_page(open_page):
+    page = open_page("whitening.PLANE", "#whitening_rate-1p5")
+    for hash_, rate in (("whitening_rate-0p25", 0.25), ("whitening_rate-0p5", 0.5)):
+        with page.expect_navigation():
+            page.evaluate(f"() => {{ location.hash = '{hash_}' }}")
+            page.wait_for_event("load")
+        assert page.evaluate(STATE)["rate"] == rate
+
+
+@pytest.mark.parametrize("given", ["", "abc", "e"])
+def test_a_field_without_a_number_keeps_the_last_one(open_page, given):
+    page = open_page("whitening.PLANE")
+    field = page.get_by_label("step size, as a number")
+    field.fill("0.7")
+    field.press("Enter")
+    field.press("Control+a")
+    field.press("Delete")
+    field.press_sequentially(given)
+    field.press("Tab")
+    assert field.input_value() == "0.7" and page.evaluate(STATE)["rate"] == 0.7
+
+
+def test_small_numbers_are_written_with_raised_digits(open_page):
+    page = open_page("whitening.PLANE")
+    assert page.evaluate("() => [5e-7, -2e-12, 0.5].map(NC.number)") == [
+        "5 × 10⁻⁷",
+        "−2 × 10⁻¹²",
+        "0.500",
+    ]
 
 
 def steps(page) -> int:

@@ -11,8 +11,15 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     { name: "natural", text: "natural gradient", short: "natural", heeds: ["rate", "eps"] },
   ];
   const { svg, html, set, number } = NC;
-  const state = NC.linked("boltzmann", START) || { ...START };
-  state.method = Math.min(3, Math.max(0, Math.round(state.method)));
+  const LIMITS = {
+    method: { low: 0, high: METHODS.length - 1, whole: true },
+    rate: { low: 0.01, high: 0.5 },
+    gamma: { low: 1e-5, high: 1 },
+    threshold: { low: 1e-4, high: 0.2 },
+    eps: { low: 1e-4, high: 1 },
+    step: { low: 0, high: STEPS, whole: true },
+  };
+  const state = NC.linked("boltzmann", START, LIMITS);
   const [origin, patterns] = programs.start(1);
 
   // ---- What the library computes: a step of each method, and what the machine was before it.
@@ -263,10 +270,10 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     refresh([key]);
   };
   const controls = {
-    gamma: NC.control({ label: "γ at the start", low: 1e-5, high: 1, log: true, value: state.gamma, change: change("gamma") }),
-    rate: NC.control({ label: "step size", low: 0.01, high: 0.5, log: true, value: state.rate, change: change("rate") }),
-    threshold: NC.control({ label: "threshold", low: 1e-4, high: 0.2, log: true, value: state.threshold, change: change("threshold") }),
-    eps: NC.control({ label: "ε", low: 1e-4, high: 1, log: true, value: state.eps, change: change("eps") }),
+    gamma: NC.control({ label: "γ at the start", ...LIMITS.gamma, log: true, value: state.gamma, change: change("gamma") }),
+    rate: NC.control({ label: "step size", ...LIMITS.rate, log: true, value: state.rate, change: change("rate") }),
+    threshold: NC.control({ label: "threshold", ...LIMITS.threshold, log: true, value: state.threshold, change: change("threshold") }),
+    eps: NC.control({ label: "ε", ...LIMITS.eps, log: true, value: state.eps, change: change("eps") }),
   };
   controls.gamma.mark([{ value: 1e-5, text: "least" }, { value: 1, text: "most" }]);
   controls.threshold.mark([1e-4, 1e-3, 0.01, 0.1, 0.2].map((value) => ({ value, text: value === 0.01 ? "the paper’s" : "" })));

@@ -109,7 +109,14 @@
   NC.number = (x) => {
     const size = Math.abs(x);
     const text = size === 0 ? "0" : size >= 1000 ? x.toFixed(0) : size >= 1e-4 ? x.toPrecision(3) : x.toExponential(0);
-    return text.replace("e-", " × 10^−").replace(/^-/, "−");
+    const raised = (digits) => [...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
+    return text.replace(/e-(\d+)/, (_, digits) => ` × 10⁻${raised(digits)}`).replace(/^-/, "−");
+  };
+
+  // The nearest value that is allowed; with zero, what is below the least counts as 0.
+  NC.within = ({ low, high, zero, whole }, x) => {
+    const held = zero && x < low ? 0 : Math.min(high, Math.max(low, x));
+    return whole ? Math.round(held) : held;
   };
 
   // A slider with a number field. What changed it may be the slider, the field, or set(). Marks say what a value means.
@@ -128,11 +135,13 @@
     const range = NC.html("input", { type: "range", min: 0, max: 1, step: 0.005, "aria-label": label });
     const field = NC.html("input", { type: "number", step: whole ? 1 : "any", min: zero ? 0 : low, max: high });
     field.setAttribute("aria-label", `${label}, as a number`);
+    let held = value;
     const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
     const track = NC.html("span", { class: "nc-track" }, range, marks);
     const self = {
       node: NC.html("div", { class: "nc-control" }, NC.html("span", { class: "nc-name" }, label), track, field),
       set(x) {
+        held = x;
         range.value = position(x);
         field.value = exact(x);
         range.setAttribute("aria-valuetext", exact(x));
@@ -149,6 +158,7 @@
       },
     };
     const take = (x) => {
+      held = x;
       range.setAttribute("aria-valuetext", exact(x));
       change(x);
     };
@@ -164,9 +174,10 @@
       take(x);
     };
     field.onchange = () => {
-      const x = Math.min(high, Math.max(zero ? 0 : low, +field.value || 0));
+      const given = field.value === "" ? held : +field.value; // what is no number is empty
+      const x = NC.within({ low, high, zero, whole }, given);
       self.set(x);
-      take(whole ? Math.round(x) : x);
+      take(x);
     };
     self.set(value);
     return self;
@@ -334,14 +345,16 @@
     const text = (x) => String(+x.toPrecision(4)).replace("e-", "em").replace("-", "m").replace(".", "p");
     return `${name}_${Object.entries(state).map(([key, x]) => `${key}-${text(x)}`).join("_")}`;
   };
-  NC.linked = (name, state) => {
-    const [first, ...parts] = decodeURIComponent(location.hash.slice(1)).split("_");
-    if (first !== name) return null;
-    const found = { ...state };
+  const anchor = () => decodeURIComponent(location.hash.slice(1)).split("_");
+  // The state that a figure starts with: that of the address, within the limits of each number, or its own.
+  NC.linked = (name, start, limits) => {
+    const [first, ...parts] = anchor();
+    const found = { ...start };
+    if (first !== name) return found;
     for (const part of parts) {
       const [key, text = ""] = part.split("-");
       const x = Number(text.replace("em", "e-").replace("m", "-").replace("p", "."));
-      if (key in found && Number.isFinite(x)) found[key] = x;
+      if (key in limits && Number.isFinite(x)) found[key] = NC.within(limits[key], x);
     }
     return found;
   };
@@ -364,8 +377,9 @@
       nodes: [seen, heard],
       say(text, quiet) {
         seen.textContent = text;
+        if (quiet) return;
         clearTimeout(timer);
-        if (!quiet) timer = setTimeout(() => (heard.textContent = text), 600);
+        timer = setTimeout(() => (heard.textContent = seen.textContent), 600);
       },
       tell(text) {
         clearTimeout(timer);
@@ -437,6 +451,11 @@
   // Without this, or if a figure fails, the page shows the pictures that were drawn before; so it does with ?frames.
   document.addEventListener("DOMContentLoaded", () => {
     if (/[?&]frames\b/.test(location.search)) return;
+    // Another state for a figure of this page, typed or by the buttons of the browser: start with it.
+    addEventListener("hashchange", () => {
+      if ([...document.querySelectorAll(".nc-figure")].some((root) => root.dataset.figure.startsWith(`${anchor()[0]}.`)))
+        location.reload();
+    });
     for (const root of document.querySelectorAll(".nc-figure")) {
       const programs = JSON.parse(root.querySelector("script").textContent);
       const loaded = Object.fromEntries(Object.entries(programs).map(([key, program]) => [key, NC.load(program)]));

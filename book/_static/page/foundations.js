@@ -2,8 +2,12 @@
 NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
   const START = { v: 1.4, w: 3.6, stretch: 0.6, cost: 1e-4 };
   const [LEFT, RIGHT] = [{ v: 0.9, w: 2.5 }, { v: 2.1, w: 4 }]; // corners of the sheet
-  const [LOW, HIGH] = [[1, 2.6], [2, 3.9]]; // of the point
-  const STRETCH = { low: 0.25, high: 1.4 };
+  const LIMITS = {
+    v: { low: 1, high: 2 },
+    w: { low: 2.6, high: 3.9 },
+    stretch: { low: 0.25, high: 1.4 },
+    cost: { low: 1e-5, high: 3e-4 },
+  };
   const [GRID, ROUND, ROUNDS, LENS, UNIT, TOP, BOTTOM] = [33, 36, 3, 5, 165, 26, 273.5];
   const [WIDE, MIDDLE] = [Math.round((RIGHT.v - LEFT.v) * UNIT), (RIGHT.v + LEFT.v) / 2];
   const OTHER = { left: 14, middle: 157, right: 300 };
@@ -13,7 +17,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
   const SHORT = { natural: "natural", gradient: "gradient", other: "in u" };
   const ROWS = { gradient: 0, natural: 1, other: 2, "other natural": 3 };
   const { svg, html, set, number } = NC;
-  const state = NC.linked("foundations", START) || { ...START };
+  const state = NC.linked("foundations", START, LIMITS);
 
   // ---- What the library computes.
 
@@ -149,11 +153,10 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
   NC.text(written.drawing, 25, 289, "v", "end", "nc-axis");
   NC.text(written.drawing, 12, TOP + 8, "w", "end", "nc-axis");
   NC.text(other.drawing, 9, 289, "u", "end", "nc-axis");
-  const between = (low, x, high) => Math.max(low, Math.min(high, x));
   const handle = NC.handle(written.drawing, {
     label: "Point",
     move(x, y) {
-      [state.v, state.w] = written.value(x, y).map((value, k) => between(LOW[k], value, HIGH[k]));
+      [state.v, state.w] = written.value(x, y).map((value, k) => NC.within(LIMITS["vw"[k]], value));
       refresh();
     },
   });
@@ -163,7 +166,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
     label: "Edge",
     kind: "nc-grip",
     move(x) {
-      change("stretch")(between(STRETCH.low, (x - OTHER.middle) / (WIDE / 2), STRETCH.high));
+      change("stretch")(NC.within(LIMITS.stretch, (x - OTHER.middle) / (WIDE / 2)));
       controls.stretch.set(state.stretch);
     },
   });
@@ -199,8 +202,8 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
     refresh();
   };
   const controls = {
-    stretch: NC.control({ label: "stretch of v", ...STRETCH, log: true, value: state.stretch, change: change("stretch") }),
-    cost: NC.control({ label: "divergence of a step", low: 1e-5, high: 3e-4, log: true, value: state.cost, change: change("cost") }),
+    stretch: NC.control({ label: "stretch of v", ...LIMITS.stretch, log: true, value: state.stretch, change: change("stretch") }),
+    cost: NC.control({ label: "divergence of a step", ...LIMITS.cost, log: true, value: state.cost, change: change("cost") }),
   };
   controls.stretch.mark([{ value: 1, text: "as it is" }]);
   const buttons = NC.buttons("Drag the dot; pull the edge. Steps are drawn 5 times as large.", {

@@ -8,9 +8,16 @@ NC.figure("prong.LAYER", (root, programs) => {
   const PRONG = 1;
   const LEAST = -0.95 * Math.log(0.95) - 0.05 * Math.log(0.05);
   const { svg, html, set, number } = NC;
-  const state = NC.linked("prong", START) || { ...START };
-  const whole = (x, low, high) => Math.min(high, Math.max(low, Math.round(x)));
-  state.T = whole(state.T, 1, UPDATES);
+  const LIMITS = {
+    T: { low: 1, high: UPDATES, whole: true },
+    rate: { low: 0.01, high: 3 },
+    eps: { low: 1e-4, high: 1 },
+    correlation: { low: 0, high: 0.98 },
+    across: { low: -3, high: 3 },
+    up: { low: -3, high: 3 },
+    step: { low: 0, high: UPDATES, whole: true },
+  };
+  const state = NC.linked("prong", START, LIMITS);
 
   // ---- What the library computes: a whitening, an update, and a look at the network before it.
 
@@ -110,7 +117,7 @@ NC.figure("prong.LAYER", (root, programs) => {
   const big = text(map, 1, 309, "", "start", "nc-share");
   text(map, 82, 299, "condition number of the layer,");
   const other = text(map, 82, 313, "");
-  const limited = (x) => Math.max(-3, Math.min(3, x));
+  const limited = (x) => NC.within(LIMITS.up, x);
   const home = (k) => points[2 * DRAGGED + k] - [state.across, state.up][k];
   const ring = NC.handle(map, {
     label: "Point",
@@ -223,10 +230,10 @@ NC.figure("prong.LAYER", (root, programs) => {
     refresh();
   };
   const controls = {
-    T: NC.control({ label: "T, updates", low: 1, high: UPDATES, log: true, whole: true, value: state.T, change: (x) => change("T")(whole(x, 1, UPDATES)) }),
-    rate: NC.control({ label: "step size", low: 0.01, high: 3, log: true, value: state.rate, change: change("rate") }),
-    eps: NC.control({ label: "ε", low: 1e-4, high: 1, log: true, value: state.eps, change: change("eps") }),
-    correlation: NC.control({ label: "correlation", low: 0, high: 0.98, value: state.correlation, change: change("correlation") }),
+    T: NC.control({ label: "T, updates", ...LIMITS.T, log: true, value: state.T, change: (x) => change("T")(NC.within(LIMITS.T, x)) }),
+    rate: NC.control({ label: "step size", ...LIMITS.rate, log: true, value: state.rate, change: change("rate") }),
+    eps: NC.control({ label: "ε", ...LIMITS.eps, log: true, value: state.eps, change: change("eps") }),
+    correlation: NC.control({ label: "correlation", ...LIMITS.correlation, value: state.correlation, change: change("correlation") }),
   };
   controls.T.mark([{ value: 1, text: "always" }, { value: UPDATES, text: "once" }]);
   const clock = NC.clock({

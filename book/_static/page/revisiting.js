@@ -18,10 +18,18 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
   const LEVELS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6];
   const LOOPS = [0.01, 0.03, 0.1, 0.3];
   const { svg, html, set, number } = NC;
-  const state = NC.linked("revisiting", START) || { ...START };
+  const LIMITS = {
+    method: { low: 0, high: METHODS.length - 1, whole: true },
+    step: { low: 0, high: STEPS, whole: true },
+    w: { low: -REACH, high: REACH },
+    b: { low: -REACH, high: REACH },
+  };
+  METHODS.forEach((_, m) => {
+    LIMITS[`rate${m}`] = { low: 0.01, high: 2 };
+    LIMITS[`damping${m}`] = { low: 1e-4, high: 10 };
+  });
+  const state = NC.linked("revisiting", START, LIMITS);
   const between = (x, low, high) => Math.min(high, Math.max(low, x));
-  state.method = between(Math.round(state.method), 0, 3);
-  for (const key of ["w", "b"]) state[key] = between(state[key], -REACH, REACH);
   const rateOf = (m) => state[`rate${m}`];
   const setting = (m) => (m === PLAIN ? [rateOf(m)] : [rateOf(m), state[`damping${m}`]]);
 
@@ -296,8 +304,8 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     refresh([state.method]);
   };
   const controls = {
-    rate: NC.control({ label: "step size", low: 0.01, high: 2, log: true, value: 1, change: change("rate") }),
-    damping: NC.control({ label: "damping", low: 1e-4, high: 10, log: true, value: 1, change: change("damping") }),
+    rate: NC.control({ label: "step size", ...LIMITS.rate0, log: true, value: 1, change: change("rate") }),
+    damping: NC.control({ label: "damping", ...LIMITS.damping0, log: true, value: 1, change: change("damping") }),
   };
   const choose = () => {
     const m = state.method;

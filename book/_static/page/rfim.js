@@ -23,8 +23,16 @@ NC.figure("rfim.LIGHT", (root, programs) => {
     START[`x${k + 1}`] = points[2 * k];
     START[`y${k + 1}`] = points[2 * k + 1];
   });
-  const state = NC.linked("rfim", START) || { ...START };
-  state.activation = Math.min(2, Math.max(0, Math.round(state.activation)));
+  const [ACROSS, UP] = [WIDE, HIGH].map((most) => ({ low: EDGE - most, high: most - EDGE }));
+  const LIMITS = {
+    activation: { low: 0, high: ACTIVATIONS.length - 1, whole: true },
+    rate: { low: 0.02, high: 2 },
+    eps: { low: 1e-6, high: 1 },
+    stretch: { low: 0.25, high: 4 },
+    step: { low: 0, high: STEPS, whole: true },
+  };
+  for (const key of Object.keys(START)) if (/\d$/.test(key)) LIMITS[key] = /^(w1|x)/.test(key) ? ACROSS : UP;
+  const state = NC.linked("rfim", START, LIMITS);
   const neuron = () => ACTIVATIONS[state.activation];
   const library = (name, ...given) => programs[`${name}_${neuron().key}`](...given);
 
@@ -75,10 +83,8 @@ NC.figure("rfim.LIGHT", (root, programs) => {
   const BOTTOM = TOP + 2 * HIGH * UNIT;
   const MIDDLE = [(LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2];
   const pixel = ([x, y]) => [MIDDLE[0] + UNIT * x, MIDDLE[1] - UNIT * y];
-  const inside = (x, y) => [(x - MIDDLE[0]) / UNIT, (MIDDLE[1] - y) / UNIT].map((value, k) => {
-    const most = [WIDE, HIGH][k] - EDGE;
-    return Math.max(-most, Math.min(most, value));
-  });
+  const inside = (x, y) => [(x - MIDDLE[0]) / UNIT, (MIDDLE[1] - y) / UNIT]
+    .map((value, k) => NC.within([ACROSS, UP][k], value));
   const sheet = (name, own, title, letter) => {
     const drawing = NC.picture(name, 340, Math.ceil(BOTTOM) + 17);
     const window = NC.box(drawing, `nc-${own}`, { left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM });
@@ -285,9 +291,9 @@ NC.figure("rfim.LIGHT", (root, programs) => {
   };
   const choice = NC.choice({ label: "neuron", options: ACTIVATIONS.map(({ text }) => text), value: state.activation, change: change("activation") });
   const controls = {
-    rate: NC.control({ label: "step size", low: 0.02, high: 2, log: true, value: state.rate, change: change("rate") }),
-    eps: NC.control({ label: "damping ε", low: 1e-6, high: 1, log: true, value: state.eps, change: change("eps") }),
-    stretch: NC.control({ label: "stretch w₁", low: 0.25, high: 4, log: true, value: state.stretch, change: change("stretch") }),
+    rate: NC.control({ label: "step size", ...LIMITS.rate, log: true, value: state.rate, change: change("rate") }),
+    eps: NC.control({ label: "damping ε", ...LIMITS.eps, log: true, value: state.eps, change: change("eps") }),
+    stretch: NC.control({ label: "stretch w₁", ...LIMITS.stretch, log: true, value: state.stretch, change: change("stretch") }),
   };
   controls.stretch.mark([{ value: 1, text: "as it is" }]);
   const drawStep = (n) => {

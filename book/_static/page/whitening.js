@@ -8,7 +8,15 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
   const [SIZE, MIDDLE, UNIT] = [340, 170, 108];
   const CURVE = { left: 46, right: 324, top: 26, bottom: 300, most: 1, least: -6 };
   const { svg, html, set, number, text } = NC;
-  const state = NC.linked("whitening", START) || { ...START };
+  const LIMITS = {
+    t: { low: 0, high: 1 },
+    condition: { low: 1, high: 9000 },
+    rate: { low: 0.001, high: 3 },
+    eps: { low: 1e-6, high: 1, zero: true },
+    x: { low: -REACH, high: REACH },
+    y: { low: -REACH, high: REACH },
+  };
+  const state = NC.linked("whitening", START, LIMITS);
   let [system, paths, kls] = [null, [], []];
 
   // ---- What the library computes.
@@ -67,7 +75,7 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
   NC.star(map, [MIDDLE, MIDDLE]);
   const names = Object.fromEntries(RULES.map((name) => [name, text(map, 0, 0, "", "start", `nc-label nc-${name}`)]));
   const place = NC.labels([12, 46, 330, 312], 0.5);
-  const limited = (x) => Math.max(-REACH, Math.min(REACH, x));
+  const limited = (x) => NC.within(LIMITS.x, x);
   const handle = NC.handle(map, {
     label: "Start",
     move(x, y) {
@@ -180,10 +188,10 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
     refresh();
   };
   const controls = {
-    t: NC.control({ label: "whitened, t", low: 0, high: 1, value: state.t, change: change("t") }),
-    rate: NC.control({ label: "step size", low: 0.001, high: 3, log: true, value: state.rate, change: change("rate") }),
-    condition: NC.control({ label: "condition number", low: 1, high: 9000, log: true, value: state.condition, change: change("condition") }),
-    eps: NC.control({ label: "ε of Eq. 35", low: 1e-6, high: 1, log: true, zero: true, value: state.eps, change: change("eps") }),
+    t: NC.control({ label: "whitened, t", ...LIMITS.t, value: state.t, change: change("t") }),
+    rate: NC.control({ label: "step size", ...LIMITS.rate, log: true, value: state.rate, change: change("rate") }),
+    condition: NC.control({ label: "condition number", ...LIMITS.condition, log: true, value: state.condition, change: change("condition") }),
+    eps: NC.control({ label: "ε of Eq. 35", ...LIMITS.eps, log: true, value: state.eps, change: change("eps") }),
   };
   controls.t.mark([{ value: 0, text: "θ" }, { value: 1, text: "φ" }]);
   controls.condition.mark([{ value: 6890, text: "the paper’s" }]);

@@ -35,6 +35,23 @@ def test_code_whose_result_is_folded_is_for_the_screen(browser, site):
     page.close()
 
 
+def test_on_paper_a_picture_keeps_its_settings_and_a_table_its_title(browser, mini_site):
+    page = browser.new_page()
+    opened(page, (mini_site / "book" / "chapter.html").as_uri())
+    page.emulate_media(media="print")
+    style = (
+        "all => all.map(one => [getComputedStyle(one).display, getComputedStyle(one).breakInside])"
+    )
+    kept = page.locator(".nc-explore").evaluate_all(style)
+    assert kept and all(found == ["block", "avoid"] for found in kept)
+    table = (
+        "one => one.insertAdjacentHTML('beforeend', '<div class=\"text_html\">title, table</div>')"
+    )
+    page.locator(".cell_output").first.evaluate(table)
+    assert page.locator(".cell_output .text_html").first.evaluate_all(style)[0][1] == "avoid"
+    page.close()
+
+
 def test_the_button_folds_and_unfolds(browser, site):
     page = browser.new_page()
     page.goto((site / "book" / "whitening.html").as_uri())

@@ -924,7 +924,8 @@ def test_what_the_chapter_says_in_words_of_its_tables():
     assert [row[1] for row in numbers.solver_table().rows] == ["0", "0", "20"]
     assert numbers.wide_gain() < 1
     for column in ("unlabelled", "same", "different"):
-        assert numbers.at_paper_size(column, "train_error") == 0
+        wrong = numbers.at_paper_size(column, "train_error")
+        assert 0 < wrong < 0.2 if column == "unlabelled" else wrong == 0
         assert numbers.at_paper_size(column, "test") > numbers.at_paper_size("msgd", "test")
     lowest_first = ("different", "same", "unlabelled")
     losses = [numbers.at_paper_size(column, "train") for column in lowest_first]

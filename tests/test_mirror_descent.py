@@ -386,18 +386,3 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.psi is psi
     optimizer.load_state_dict(state)
     assert optimizer.param_groups[0]["lr"] == 0.7
-
-
-def test_sparse_gradients():
-    paths = []
-    for sparse in (False, True):
-        torch.manual_seed(0)
-        model = nn.Embedding(3, 2, sparse=sparse)
-        optimizer = MirrorDescent(model.parameters(), torch.eye(6) + 0.5, lr=0.1, momentum=0.5)
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.tensor([0, 2, 2])).square().sum().backward()
-            assert model.weight.grad.is_sparse == sparse
-            optimizer.step()
-        paths.append(model.weight.detach())
-    assert torch.equal(*paths)

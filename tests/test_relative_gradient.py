@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 from natcompanion.optim import RelativeGradient, natural_relative_gradient
 
@@ -209,18 +208,3 @@ def test_a_bad_gradient_changes_no_parameter():
     with pytest.raises(ValueError, match="params: expected a square"):
         optimizer.add_param_group({"params": [torch.ones(2, 3, requires_grad=True)]})
     assert len(optimizer.param_groups) == 1
-
-
-def test_sparse_gradients():
-    paths = []
-    for sparse in (False, True):
-        torch.manual_seed(0)
-        model = nn.Embedding(3, 3, sparse=sparse)
-        optimizer = RelativeGradient(model.parameters(), lr=0.1, momentum=0.5)
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.tensor([0, 2, 2])).square().sum().backward()
-            assert model.weight.grad.is_sparse == sparse
-            optimizer.step()
-        paths.append(model.weight.detach())
-    assert torch.equal(*paths)

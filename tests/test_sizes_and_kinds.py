@@ -14,6 +14,7 @@ from natcompanion.metrics import (
     gradient_second_moment,
     per_example_gradients,
 )
+from natcompanion.optim import MirrorDescent, RelativeGradient
 from natcompanion.solvers import conjugate_gradient, minres, minres_qlp
 
 SOLVERS = pytest.mark.parametrize("solver", [conjugate_gradient, minres, minres_qlp])
@@ -98,3 +99,19 @@ def test_units_are_not_rank_in_whitened_coordinates(kind, units):
     R[1, 1] = 1.0
     with pytest.raises(ValueError, match="rank 2 of 3"):
         whitening_pair(scale[:, None] * R * scale, 0.0, kind)
+
+
+@pytest.mark.parametrize("kind", [MirrorDescent, RelativeGradient])
+def test_sparse_gradients_give_the_steps_of_dense_ones(kind):
+    paths, potential = [], [torch.eye(9) + 0.5] if kind is MirrorDescent else []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Embedding(3, 3, sparse=sparse)
+        optimizer = kind(model.parameters(), *potential, lr=0.1, momentum=0.5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([0, 2, 2])).square().sum().backward()
+            assert model.weight.grad.is_sparse == sparse
+            optimizer.step()
+        paths.append(model.weight.detach())
+    assert torch.equal(*paths)

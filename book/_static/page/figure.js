@@ -122,6 +122,7 @@
   // A slider with a number field. What changed it may be the slider, the field, or set(). Marks say what a value means.
   NC.control = ({ label, low, high, log, zero, whole, value, change }) => {
     const FREE = zero ? 0.04 : 0; // the part of the track that stands for 0
+    const limits = { low, high, zero, whole };
     const at = (p) => {
       if (zero && p < FREE) return 0;
       const q = (p - FREE) / (1 - FREE);
@@ -135,16 +136,19 @@
     const range = NC.html("input", { type: "range", min: 0, max: 1, step: 0.005, "aria-label": label });
     const field = NC.html("input", { type: "number", step: whole ? 1 : "any", min: zero ? 0 : low, max: high });
     field.setAttribute("aria-label", `${label}, as a number`);
-    let held = value;
     const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
     const track = NC.html("span", { class: "nc-track" }, range, marks);
+    let held = value;
+    const hold = (x) => {
+      held = x;
+      range.setAttribute("aria-valuetext", exact(x));
+    };
     const self = {
       node: NC.html("div", { class: "nc-control" }, NC.html("span", { class: "nc-name" }, label), track, field),
       set(x) {
-        held = x;
+        hold(x);
         range.value = position(x);
         field.value = exact(x);
-        range.setAttribute("aria-valuetext", exact(x));
       },
       mark(list) {
         marks.replaceChildren(
@@ -158,8 +162,7 @@
       },
     };
     const take = (x) => {
-      held = x;
-      range.setAttribute("aria-valuetext", exact(x));
+      hold(x);
       change(x);
     };
     range.oninput = () => {
@@ -169,13 +172,13 @@
     };
     field.oninput = () => {
       if (field.value === "" || !field.checkValidity()) return;
-      const x = zero && +field.value < low ? 0 : +field.value;
+      const x = NC.within(limits, +field.value);
       range.value = position(x);
       take(x);
     };
     field.onchange = () => {
       const given = field.value === "" ? held : +field.value; // what is no number is empty
-      const x = NC.within({ low, high, zero, whole }, given);
+      const x = NC.within(limits, given);
       self.set(x);
       take(x);
     };

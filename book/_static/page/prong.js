@@ -230,7 +230,7 @@ NC.figure("prong.LAYER", (root, programs) => {
     refresh();
   };
   const controls = {
-    T: NC.control({ label: "T, updates", ...LIMITS.T, log: true, value: state.T, change: (x) => change("T")(NC.within(LIMITS.T, x)) }),
+    T: NC.control({ label: "T, updates", ...LIMITS.T, log: true, value: state.T, change: change("T") }),
     rate: NC.control({ label: "step size", ...LIMITS.rate, log: true, value: state.rate, change: change("rate") }),
     eps: NC.control({ label: "ε", ...LIMITS.eps, log: true, value: state.eps, change: change("eps") }),
     correlation: NC.control({ label: "correlation", ...LIMITS.correlation, value: state.correlation, change: change("correlation") }),

@@ -24,12 +24,12 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     w: { low: -REACH, high: REACH },
     b: { low: -REACH, high: REACH },
   };
-  METHODS.forEach((_, m) => {
-    LIMITS[`rate${m}`] = { low: 0.01, high: 2 };
-    LIMITS[`damping${m}`] = { low: 1e-4, high: 10 };
-  });
+  const [RATE, DAMPING] = [{ low: 0.01, high: 2 }, { low: 1e-4, high: 10 }];
+  for (const key of Object.keys(START)) {
+    if (key.startsWith("rate")) LIMITS[key] = RATE;
+    if (key.startsWith("damping")) LIMITS[key] = DAMPING;
+  }
   const state = NC.linked("revisiting", START, LIMITS);
-  const between = (x, low, high) => Math.min(high, Math.max(low, x));
   const rateOf = (m) => state[`rate${m}`];
   const setting = (m) => (m === PLAIN ? [rateOf(m)] : [rateOf(m), state[`damping${m}`]]);
 
@@ -144,8 +144,8 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
   const handle = NC.handle(map, {
     label: "Start",
     move(x, y) {
-      state.b = between((x - FRAME.left) / UNIT - EDGE, -REACH, REACH);
-      state.w = between((FRAME.bottom - y) / UNIT - EDGE, -REACH, REACH);
+      state.b = NC.within(LIMITS.b, (x - FRAME.left) / UNIT - EDGE);
+      state.w = NC.within(LIMITS.w, (FRAME.bottom - y) / UNIT - EDGE);
       refresh();
     },
   });
@@ -242,7 +242,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
   const curve = (part, values = []) => values
     .map((y, k) => [across(k), part.down(y)])
     .filter(([, y]) => Number.isFinite(y))
-    .map(([x, y]) => [x, between(y, -1e3, 1e3)]);
+    .map(([x, y]) => [x, NC.within({ low: -1e3, high: 1e3 }, y)]);
   const drawStep = (n) => {
     set(cursor, { d: `M${across(n).toFixed(1)} ${HIGH.top}V${LOW.bottom}` });
     scrub.put(across(n), LOW.bottom);
@@ -304,8 +304,8 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     refresh([state.method]);
   };
   const controls = {
-    rate: NC.control({ label: "step size", ...LIMITS.rate0, log: true, value: 1, change: change("rate") }),
-    damping: NC.control({ label: "damping", ...LIMITS.damping0, log: true, value: 1, change: change("damping") }),
+    rate: NC.control({ label: "step size", ...RATE, log: true, value: 1, change: change("rate") }),
+    damping: NC.control({ label: "damping", ...DAMPING, log: true, value: 1, change: change("damping") }),
   };
   const choose = () => {
     const m = state.method;
@@ -352,7 +352,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     clock.node,
     ...words.nodes,
   );
-  clock.put(between(Math.round(state.step), 0, STEPS), true);
+  clock.put(state.step, true);
   METHODS.forEach((_, m) => {
     if (`${setting(m)}` !== `${[METHODS[m].rate, METHODS[m].damping].slice(0, m === PLAIN ? 1 : 2)}`) left[m] = passes.slice();
     drawBasin(m);

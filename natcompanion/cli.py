@@ -17,6 +17,9 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:  # while torch is imported, which takes seconds
+        print("natcompanion: interrupted", file=sys.stderr)
+        return 130
     return run(arguments)
 
 

@@ -7,10 +7,12 @@ import ast
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -67,6 +69,8 @@ def parse_grid(pairs: list[str]) -> dict[str, list]:
             raise ValueError(
                 f"--set {key}: use --seed (of run), --seeds (of sweep) or --device instead"
             )
+        if key in grid:
+            raise ValueError(f"--set {key}: given twice; several values are {key}=value,value")
         values = literal(text)
         grid[key] = (
             list(values)
@@ -193,7 +197,7 @@ def renew(options: argparse.Namespace) -> int:
     Without names, files that hold legacy records alone are left: all of those take many hours.
     """
     for name, preset in verifying.chosen_files(options.names, None):
-        states = set(experiments.load(name, preset, allow_stale=True).states)
+        states = set(map(state, store.read(name, preset)))  # load would refuse an edited one
         if not options.names and states <= {"current", "legacy"}:
             continue
         old, new = sweeping.renew(
@@ -260,9 +264,11 @@ def check_results(name: str, preset: str) -> None:
 
 
 def untrusted(name: str, preset: str) -> None:
-    """Raise ValueError if records are stale or dirty."""
+    """Raise ValueError if records are stale, dirty or legacy."""
     states = experiments.load(name, preset, allow_stale=True).states
-    bad: dict[str, int] = {kind: states[kind] for kind in ("stale", "dirty") if kind in states}
+    bad: dict[str, int] = {
+        kind: states[kind] for kind in ("stale", "dirty", "legacy") if kind in states
+    }
     if bad:
         raise ValueError(
             f"{name}.{preset}: {sweeping.counted(bad)}; run them again from a commit: "
@@ -430,21 +436,63 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: a batch system, or a shutdown, wants the command to end."""
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """End on SIGTERM as on Ctrl-C, so that the processes of a sweep end too."""
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # signals reach the main thread only
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def open_streams() -> None:
+    """Give closed output a place to go, and characters that a locale has not, a way to be shown."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def complain(text: str) -> None:
+    """Print a line on stderr, if somebody reads it."""
+    try:
+        print(f"natcompanion: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and exit code 2."""
+    open_streams()
     options = parser().parse_args(arguments)
     try:
-        code = options.function(options)
+        with ending_well():
+            code = options.function(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader has seen enough: list | head -1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("natcompanion: interrupted; what had finished is stored", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        stores = hasattr(options, "dirty")
+        complain("interrupted" + ("; what had finished is stored" if stores else ""))
+        return 143 if isinstance(stop, Terminated) else 130
     except (ValueError, RuntimeError, OSError) as error:
-        print(f"natcompanion: {' '.join(str(error).split())}", file=sys.stderr)
+        complain(" ".join(str(error).split()))
         return 2
 
 

@@ -239,3 +239,132 @@ def test_ctrl_c_prints_one_line(tmp_path, workers):
     assert process.returncode == 130
     assert error == "natcompanion: interrupted; what had finished is stored\n"
     assert [one.seed for one in store.read("slow", "quick", results)] == [0, 1]
+
+
+TOY = '''
+import os, sys, time
+from dataclasses import dataclass
+from natcompanion.chapters import cli
+from natcompanion.chapters.experiments import Settings, experiment, provenance, registry
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Settings):
+    nap: float = 0.0
+
+registry._import_all = lambda: None
+provenance.commit = lambda: "0123456789ab"
+
+@experiment("toy", quick=Toy())
+def toy(settings):
+    """Draw \u03b5."""
+    if settings.nap:
+        open(f"{os.environ['NATCOMPANION_RESULTS']}/pid{os.getpid()}", "w").close()
+        time.sleep(settings.nap)
+    return {"x": settings.seed}
+
+if __name__ == "__main__":
+    sys.exit(cli.main())
+'''
+
+
+def toy_command(folder) -> list[str]:
+    """Return the command with one experiment, in a process of its own."""
+    script = folder / "toy_script.py"
+    script.write_text(TOY, encoding="utf-8")
+    return [sys.executable, str(script)]
+
+
+def shell(folder, line: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run a line of bash in which TOY is that command."""
+    return subprocess.run(
+        ["bash", "-c", line.replace("TOY", " ".join(toy_command(folder)))],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NATCOMPANION_RESULTS": str(folder), **environment},
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_output_stops_no_command(tmp_path, closed):
+    assert shell(tmp_path, f"TOY sweep toy --seeds 0:2 {closed}").returncode == 0
+    assert [one.seed for one in store.read("toy", "quick", tmp_path)] == [0, 1]
+    done = shell(tmp_path, f"TOY run nope {closed}")
+    assert done.returncode == 2 and done.stdout == ""
+
+
+def test_a_sweep_goes_on_when_nobody_reads_its_bar(tmp_path):
+    """``sweep 2>&1 | head``: the reader is gone before the first run."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*toy_command(tmp_path), "sweep", "toy", "--seeds", "0:4"],
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        check=False,
+        env={**os.environ, "NATCOMPANION_RESULTS": str(tmp_path)},
+    )
+    os.close(writer)
+    assert done.returncode == 0 and done.stdout.startswith(b"4 records in")
+
+
+def test_a_locale_without_a_character_is_no_error(tmp_path):
+    done = shell(tmp_path, "TOY list", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and done.stdout.endswith("Draw \\u03b5.\n")
+
+
+def test_a_full_disk_is_found_before_the_first_run(tmp_path):
+    """A limit on file sizes stands for the full disk: an empty file still fits."""
+    done = shell(tmp_path, "ulimit -f 1; TOY sweep toy --seeds 0:2 --quiet --set nap=0.01")
+    assert done.returncode == 2 and "nothing was run" in done.stderr
+    assert not list(tmp_path.glob("pid*")) and not list((tmp_path / "toy").glob(".probe*"))
+
+
+def alive(process: int) -> bool:
+    """Return whether a process runs; one that only waits to be asked how it ended does not."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    found = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() != "" and not found.stdout.startswith("Z")
+
+
+def test_a_terminated_sweep_leaves_no_process_behind(tmp_path):
+    """Batch systems end a job so."""
+    process = subprocess.Popen(
+        [*toy_command(tmp_path), "sweep", "toy", "--quiet", "--seeds", "1:5"]
+        + ["--workers", "2", "--set", "nap=60"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NATCOMPANION_RESULTS": str(tmp_path)},
+    )
+    while len(marks := list(tmp_path.glob("pid*"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert error == "natcompanion: interrupted; what had finished is stored\n"
+    workers, until = [int(mark.name[3:]) for mark in marks], time.monotonic() + 20
+    while any(map(alive, workers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, workers))
+
+
+def test_an_edited_record_can_be_renewed_as_its_message_says(capsys, tmp_path):
+    call(capsys, "sweep", "toy", "--seeds", "0:2", "--quiet")
+    path = tmp_path / "toy" / "toy.quick.json"
+    path.write_text(path.read_text().replace('"seconds": ', '"seconds": 1', 1))
+    with pytest.raises(ValueError, match=r"natcompanion renew toy\.quick"):
+        experiments.load("toy")
+    code, out, err = call(capsys, "renew", "toy.quick", "--quiet")
+    assert (code, err) == (0, "") and "1 records renewed, 0 of their values moved" in out
+    assert len(experiments.load("toy")) == 2
+
+
+def test_a_setting_given_twice_is_refused(capsys):
+    code, _, err = call(capsys, "run", "toy", "--set", "rate=1", "--set", "rate=2")
+    assert code == 2 and "--set rate: given twice" in err

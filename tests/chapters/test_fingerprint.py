@@ -246,8 +246,28 @@ def test_the_commit_is_of_this_repository(tmp_path, package):
     git(tmp_path / "lib", "commit", "-m", "ours")
     clean = commit(package)
     assert len(clean) == 12
+    git(tmp_path / "lib", "config", "status.showUntrackedFiles", "no")
     (package / "new.py").touch()
     assert commit(package) == f"{clean}+changes"
+
+
+def test_the_commit_does_not_hang_on_the_locale(tmp_path):
+    """A folder whose name the locale cannot spell is read as the file system has it."""
+    package = tmp_path / "l\u00efb" / "natcompanion"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    for command in (["init"], ["add", "."], ["commit", "-m", "ours"]):
+        git(package.parent, *command)
+    code = "from natcompanion.chapters.experiments import provenance; from pathlib import Path; "
+    code += "import sys; print(provenance.commit(Path(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, package],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert len(done.stdout.strip()) == 12
 
 
 def test_the_history_holds_what_led_here_and_no_branch_that_was_left(tmp_path, package):

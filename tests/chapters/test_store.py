@@ -173,6 +173,19 @@ def test_a_folder_that_takes_no_record_is_found_before_the_first_run(tmp_path):
         store.probe("toy", "quick", tmp_path)
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
+def test_who_may_read_a_file_is_up_to_the_umask_and_stays(tmp_path, umask, mode):
+    path, before = tmp_path / "file", os.umask(umask)
+    try:
+        store.write_atomically(path, "new")
+        assert path.stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
+    path.chmod(0o640)
+    store.write_atomically(path, "newer")
+    assert path.stat().st_mode & 0o777 == 0o640 and path.read_text() == "newer"
+
+
 def no_flock(*_: object) -> None:
     raise OSError(37, "No locks available")
 

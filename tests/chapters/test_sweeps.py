@@ -341,3 +341,16 @@ def test_streams_of_all_seeds_and_offsets_are_apart():
         for offset in (0, 1, 2, 500, 999)
     }
     assert len(firsts) == 25
+
+
+def test_no_point_is_run_twice():
+    wanted = sweeping.plan(
+        experiments.get("toy"), "quick", [0, np.int64(0), 1], {"rate": [1, 1.0, 2]}, "cpu"
+    )
+    assert [(each.rate, each.seed) for each in wanted] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("seed", [1.7, "1", None])
+def test_a_seed_that_is_no_whole_number_is_refused(tmp_path, seed):
+    with pytest.raises(ValueError, match="seeds: expected whole numbers, got"):
+        sweep(tmp_path, seeds=[0, seed])

@@ -181,6 +181,25 @@ def test_a_changed_verdict_is_a_disagreement(results, monkeypatch):
     assert not check.agrees and "MOVED rfim-toy" in str(check)
 
 
+def test_a_journal_that_a_killed_sweep_left_is_verified(capsys, results):
+    """There is no file beside it yet."""
+    path = store.path_of("toy", "quick")
+    records = store.read("toy", "quick")
+    path.unlink()
+    for one in records:
+        store.append(one)
+    assert cli.main(["verify"]) == 0 and "5 of 5 agree" in capsys.readouterr().out
+    assert not path.exists() and store.read("toy", "quick") == records
+
+
+def test_doctor_names_records_that_lost_fingerprint_and_hash(capsys):
+    """So does an edited record that should pass for one of the early ones."""
+    first, *_ = store.read("toy", "quick")
+    store.merge(replace(first, fingerprint=None, hash=None), None)
+    assert cli.main(["doctor"]) == 1
+    assert "problem      toy.quick: 1 legacy; run them again" in capsys.readouterr().out
+
+
 def test_a_sample_covers_many_experiments_within_its_time():
     records = [
         replace(record(seed), experiment=f"e{k}", seconds=float(k))

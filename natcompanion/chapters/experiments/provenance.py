@@ -56,14 +56,13 @@ def _git(package: Path, *arguments: str) -> str:
     """Return what git says about the checkout that holds a package."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     done = subprocess.run(
-        ["git", "-C", package, *arguments],
+        ["git", "--no-optional-locks", "-C", package, *arguments],
         capture_output=True,
-        text=True,
         check=True,
         timeout=30,
         env=environment,
     )
-    return done.stdout.strip()
+    return os.fsdecode(done.stdout).strip()
 
 
 def _is_ours(package: Path) -> bool:
@@ -81,7 +80,7 @@ def commit(package: Path = PACKAGE) -> str | None:
     try:
         if not _is_ours(package):
             return None
-        changed = _git(package, "status", "--porcelain", "--", ".")
+        changed = _git(package, "status", "--porcelain", "--untracked-files=all", "--", ".")
         return _git(package, "rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -183,17 +183,25 @@ def read(experiment: str, preset: str, folder: Path | None = None) -> list[Resul
     return sorted(kept.values(), key=lambda record: record.identity)
 
 
+def _umask() -> int:
+    """Return which permissions new files do not get; the system tells only who sets it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader, or a kill at any moment, finds the old text or the new, never
     a part.
     """
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(scratch, 0o644)
+        os.chmod(scratch, mode)
         os.replace(scratch, path)
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
@@ -252,6 +260,10 @@ def merge(new: Result, folder: Path | None = None) -> None:
     compact(new.experiment, new.preset, folder)
 
 
+PROBE = 1 << 14
+"""Bytes that must fit where results will lie: more than most records have."""
+
+
 def probe(experiment: str, preset: str, folder: Path | None = None) -> None:
     """Write and remove a file where the results will lie.
 
@@ -265,8 +277,13 @@ def probe(experiment: str, preset: str, folder: Path | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent):
             handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".probe.")
-            os.close(handle)
-            os.unlink(scratch)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(bytes(PROBE))  # an empty file fits on a full disk
+                    file.flush()
+                    os.fsync(handle)
+            finally:
+                os.unlink(scratch)
             if journal_of(path).exists():
                 journal_of(path).open("ab").close()
     except OSError as error:

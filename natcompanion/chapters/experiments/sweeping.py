@@ -5,8 +5,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
+from operator import index
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -27,23 +30,32 @@ def plan(
     grid: Mapping[str, Sequence],
     device: str,
 ) -> list[Settings]:
-    """Return the settings of every point of the grid at every seed.
+    """Return the settings of every point of the grid at every seed, none twice.
 
     Raises
     ------
     ValueError
-        If there are no values for a setting, or they are no sequence, or a setting does not exist.
+        If there are no values for a setting, or they are no sequence, a setting does not exist,
+        or a seed is no whole number.
     """
     for key, values in grid.items():
         several = hasattr(values, "__len__") and getattr(values, "ndim", 1) > 0
         if isinstance(values, str) or not several or not len(values):
             raise ValueError(f"grid: expected a list of values for {key}, got {values!r}")
     points = [dict(zip(grid, point, strict=True)) for point in product(*grid.values())]
-    return [
-        experiment.settings(preset, {**p, "seed": int(s), "device": device})
+    every = [
+        experiment.settings(preset, {**p, "seed": _whole(s), "device": device})
         for p in points
         for s in seeds
     ]
+    return list({store.identity(each.plain(), each.seed): each for each in every}.values())
+
+
+def _whole(seed: Any) -> int:
+    try:
+        return index(seed)
+    except TypeError:
+        raise ValueError(f"seeds: expected whole numbers, got {seed!r}") from None
 
 
 def origin_of(experiment: Experiment, preset: str) -> Origin:
@@ -86,6 +98,26 @@ def missing(
             reasons[reason] += 1
     del reasons["missing"]
     return todo, reasons
+
+
+class Unread:
+    """A stream that goes on when nobody reads it any more: ``sweep 2>&1 | head`` stops no run."""
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> None:
+        """Write, if it can be."""
+        with suppress(OSError, AttributeError):  # broken, or None: closed from the start
+            self.stream.write(text)
+
+    def flush(self) -> None:
+        """Flush, if it can be."""
+        with suppress(OSError, AttributeError):
+            self.stream.flush()
 
 
 class Keeper:
@@ -135,7 +167,8 @@ def finish(
     store.probe(name, preset, folder)
     keeper, failures = Keeper(folder), []
     try:
-        with tqdm(total=len(tasks), desc=name, disable=not progress) as bar:
+        stderr: Any = Unread(sys.stderr)
+        with tqdm(total=len(tasks), desc=name, disable=not progress, file=stderr) as bar:
             for outcome in outcomes(tasks, pool):
                 if isinstance(outcome, Failure):
                     failures.append(outcome)
@@ -233,7 +266,7 @@ def sweep(
     if fresh:
         todo = wanted
     elif reasons:
-        print(f"{name}.{preset}: run again are {counted(reasons)}", file=sys.stderr)
+        Unread(sys.stderr).write(f"{name}.{preset}: run again are {counted(reasons)}\n")
     if todo:
         origin = origin_of(experiment, preset)
         clean(origin, dirty)

@@ -352,6 +352,8 @@ def verdicts(old: Result, new: Result, place: Path, copy: Path) -> tuple[tuple[s
     name = f"{old.experiment}.{old.preset}"
     claims = [claim for claim in ledger.load("claims") if claim.experiment == name]
     path = store.path_of(old.experiment, old.preset, copy)
+    store.compact(old.experiment, old.preset, copy)  # a killed sweep leaves a journal alone
+    before = path.read_bytes()
     store.merge(new, copy)
     try:
         pairs = [
@@ -359,6 +361,6 @@ def verdicts(old: Result, new: Result, place: Path, copy: Path) -> tuple[tuple[s
             for claim in claims
         ]
     finally:
-        shutil.copy(store.path_of(old.experiment, old.preset, place), path)
+        path.write_bytes(before)
     changed = tuple(f"{claim}: {a} -> {b}" for claim, a, b in pairs if a != b)
     return changed, len(pairs) - len(changed)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from natcompanion.chapters import cli, ledger, pages
+from natcompanion.chapters.statistics import interval
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = {name: ledger.load(name) for name in ledger.LEDGERS}
@@ -41,6 +43,22 @@ def run_pytest(*arguments: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("claim", ENTRIES["claims"], ids=lambda claim: claim.id)
 def test_the_verdict_follows_from_the_stored_result(claim):
     assert ledger.verdict(claim) == claim.verdict, f"measured: {ledger.measured(claim)}"
+
+
+def test_a_criterion_can_be_met_and_can_fail():
+    """With so many truth values as there are: all true or all false decide it, one way each."""
+    counted = 0
+    for claim in ENTRIES["claims"]:
+        found = ledger.measured(claim)
+        if found is None or found.each.dtype != bool or found.each.size == 1:
+            continue
+        outcomes = set()
+        for every in (True, False):
+            each = np.full(found.each.size, every)
+            outcomes.add(ledger.settle(claim, ledger.Measurement(each, interval(each))))
+        assert outcomes == {"reproduced", "not reproduced"}, f"{claim.id}: {outcomes}"
+        counted += 1
+    assert counted > 20
 
 
 @pytest.mark.parametrize("path", sorted({e.function for e in ENTRIES["equations"]} - {None}))

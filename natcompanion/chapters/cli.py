@@ -331,6 +331,14 @@ def problems() -> list[str]:
     return found
 
 
+def cache() -> str:
+    """Return the folder of downloaded data, or why there is none."""
+    try:
+        return str(cache_folder())
+    except RuntimeError as error:  # a user without a home, in a container
+        return f"none: {error}; or set NATCOMPANION_CACHE"
+
+
 def doctor(_: argparse.Namespace) -> int:
     """Print the state of the environment; exit code 1 if results or ledgers have problems."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
@@ -340,7 +348,7 @@ def doctor(_: argparse.Namespace) -> int:
         "torch": torch.__version__,
         "gpu": gpu,
         "threads": f"{torch.get_num_threads()} of {experiments.default_workers()} cores",
-        "data cache": cache_folder(),
+        "data cache": cache(),
         "results": f"{experiments.results_folder()} ({len(stored())} files)",
         "records": states(records, unreadable),
         "commits": unknown_commits(records),
@@ -467,6 +475,15 @@ def open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def unread() -> bool:
+    """Return whether nobody reads stdout any more; else it was another pipe that broke."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return True
+    return False
+
+
 def complain(text: str) -> None:
     """Print a line on stderr, if somebody reads it."""
     try:
@@ -484,9 +501,12 @@ def main(arguments: list[str] | None = None) -> int:
             code = options.function(options)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader has seen enough: list | head -1
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError as error:
+        if unread():  # the reader has seen enough: list | head -1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        complain(f"a process that helped has ended ({error})")
+        return 2
     except KeyboardInterrupt as stop:
         stores = hasattr(options, "dirty")
         complain("interrupted" + ("; what had finished is stored" if stores else ""))

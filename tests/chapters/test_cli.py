@@ -368,3 +368,24 @@ def test_an_edited_record_can_be_renewed_as_its_message_says(capsys, tmp_path):
 def test_a_setting_given_twice_is_refused(capsys):
     code, _, err = call(capsys, "run", "toy", "--set", "rate=1", "--set", "rate=2")
     assert code == 2 and "--set rate: given twice" in err
+
+
+def test_a_broken_pipe_to_a_process_is_no_success(capsys, monkeypatch):
+    """Not everything that breaks is a reader who has seen enough."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(experiments, "sweep", broken)
+    code, _, err = call(capsys, "sweep", "toy", "--quiet")
+    assert code == 2 and err.startswith("natcompanion: a process that helped has ended")
+
+
+def test_doctor_needs_no_home(capsys, monkeypatch):
+    def homeless() -> None:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr(cli, "cache_folder", homeless)
+    monkeypatch.setattr(ledger, "load", lambda *_, **__: [])
+    code, out, _ = call(capsys, "doctor")
+    assert code == 0 and "data cache   none: could not determine the home directory" in out

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from natcompanion.layers import whiten_model, whitened_initialization
-from natcompanion.optim import PRONG
+from natcompanion.optim import PRONG, RNGD
 from natcompanion.optim._prong_layers import PlainLayer
 
 LR, EPS = 0.05, 0.1
@@ -763,21 +763,23 @@ def test_options_come_with_the_state():
     assert torch.equal(vector(model), vector(twin))
 
 
-def test_gradients_that_the_model_cleared_leave_no_trace():
+@pytest.mark.parametrize("to_none", [True, False], ids=["to None", "to zeros"])
+@pytest.mark.parametrize("kind", [PRONG, RNGD])
+def test_gradients_that_the_model_cleared_leave_no_trace(kind, to_none):
     paths = []
     for skipped in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-        optimizer = PRONG(model, 0.1, period=1)
+        optimizer = kind(model, 0.1, period=1)
         g = torch.Generator().manual_seed(1)
         for _ in range(3):
             x = torch.randn(12, 5, generator=g, dtype=torch.float64)
             t = torch.randint(3, (12,), generator=g)
             if skipped:
                 cross_entropy(model(x * 3 + 1), t).backward()
-                model.zero_grad()
+                model.zero_grad(set_to_none=to_none)
             cross_entropy(model(x), t).backward()
             optimizer.step()
-            model.zero_grad()
+            model.zero_grad(set_to_none=to_none)
         paths.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(*paths)

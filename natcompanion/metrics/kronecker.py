@@ -9,6 +9,7 @@ from torch.nn.functional import pad, unfold
 
 from natcompanion import _checks as check
 from natcompanion._memory import affordable, beyond
+from natcompanion._modules import is_transposed, own_parameters
 from natcompanion._moments import damped_inverse, eigenpairs, gram
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
@@ -334,12 +335,8 @@ def _counts(m: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
 
 
 def transposed(module: nn.Module) -> bool:
-    """Say whether a layer keeps its weight as (a, o): an Embedding, or the Conv1D of transformers,
-    known by its looks.
-    """
-    return isinstance(module, nn.Embedding) or (
-        type(module).__name__ == "Conv1D" and hasattr(module, "nf")
-    )
+    """Say whether a layer keeps its weight as (a, o), as an Embedding does."""
+    return isinstance(module, nn.Embedding) or is_transposed(module)
 
 
 def as_matrix(module: nn.Module, g: torch.Tensor) -> torch.Tensor:
@@ -357,10 +354,13 @@ def as_parameter(module: nn.Module, d: torch.Tensor, p: torch.Tensor) -> torch.T
 def why_plain(module: nn.Module) -> str | None:
     """Return why a module has no Kronecker factors, or None."""
     kind = check.kind(module)
-    if type(module) not in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding) and not (
-        transposed(module) and not isinstance(module, nn.Embedding)
-    ):
+    known = type(module) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
+    if not known and not is_transposed(module):
         return f"{kind}, has no factors"
+    if not {k for k, p in module._parameters.items() if p is not None} <= {"weight", "bias"}:
+        return f"{kind} with parameters other than weight and bias, has no factors"
+    if not all(p.numel() for p in own_parameters(module)):
+        return f"{kind} without inputs or outputs, has no factors"
     if getattr(module, "groups", 1) != 1:
         return f"{kind} with groups, has no factors"
     if getattr(module, "max_norm", None) or getattr(module, "scale_grad_by_freq", False):
@@ -387,14 +387,14 @@ def find_layers(
     chosen parameters have none, both by name.
     """
     chosen = {id(p) for p in f.originals.values()}
-    owners = [id(p) for m in f.modules.values() for p in m._parameters.values() if p is not None]
+    owners = [id(p) for m in f.modules.values() for p in own_parameters(m)]
     layers, plain = {}, {}
     for name, module in f.modules.items():
         own = {k: id(p) in chosen for k, p in module._parameters.items() if p is not None}
         if not any(own.values()):
             continue
         reason = why_plain(module)
-        if reason is None and any(owners.count(id(p)) > 1 for p in module._parameters.values()):
+        if reason is None and any(owners.count(id(p)) > 1 for p in own_parameters(module)):
             reason = "whose weights are tied to those of another module, has no factors"
         if reason is None and max_features is not None:
             reason = too_large(module, max_features)

@@ -9,7 +9,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from natcompanion.optim._taps import own
+from natcompanion._modules import is_transposed
 from natcompanion.relative import activation_of
 from natcompanion.relative.activations import NAMES, _nu
 
@@ -21,19 +21,6 @@ def is_layer(module: nn.Module) -> bool:
     if isinstance(module, NonDynamicallyQuantizableLinear):  # attention only reads its weights
         return False
     return isinstance(module, LAYERS) or is_transposed(module)
-
-
-def is_transposed(module: nn.Module) -> bool:
-    """Return whether a module is a linear layer with weight (inputs, outputs): the Conv1D of
-    GPT-2.
-    """
-    weight = own(module, "weight")  # an attribute of a traced model is a proxy
-    return (
-        type(module).__name__ == "Conv1D"
-        and weight is not None
-        and weight.ndim == 2
-        and getattr(module, "nf", None) == weight.shape[1]
-    )
 
 
 @dataclass(frozen=True)

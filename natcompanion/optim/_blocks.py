@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
+from natcompanion._modules import cleared, is_transposed, own
 from natcompanion._moments import first, gram
 from natcompanion.metrics.model_function import evaluation
-from natcompanion.optim._activations import LINEAR, Activation, is_transposed
+from natcompanion.optim._activations import LINEAR, Activation
 from natcompanion.optim._prong_hooks import recomputing, transformed
-from natcompanion.optim._taps import OutsideTap, destination, own
+from natcompanion.optim._taps import OutsideTap, destination
 from natcompanion.optim.base import Directions
 
 KINDS = ("neuron", "mean", "linear", "diagonal")
@@ -200,7 +201,7 @@ class Block:
             self.weight is not None and self.layer.weight is not self.weight
         ):  # torch.func.functional_call
             return
-        if self.accumulated and all(p.grad is None for p in self.parts) and not recomputing():
+        if self.accumulated and not recomputing() and cleared(self.parts):
             self.forget()  # those gradients were cleared without a step
         with torch.no_grad():
             noted = (x.detach(), self._nu(a.detach(), omega), _examples(self.layer, x))

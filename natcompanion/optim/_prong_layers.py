@@ -13,9 +13,10 @@ from torch import nn
 
 from natcompanion import _checks as check
 from natcompanion._memory import beyond
+from natcompanion._modules import is_transposed, own_parameters
 from natcompanion._moments import Moments
 from natcompanion.layers import whitenable
-from natcompanion.optim._taps import destination, own
+from natcompanion.optim._taps import destination
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 Pair = tuple[torch.Tensor, torch.Tensor | None]
@@ -28,7 +29,7 @@ class Layer:
     def __init__(self, name: str, module: Any, weight: Any, bias: Any) -> None:
         self.name, self.weight, self.bias = name, weight, bias
         self.linear = getattr(module, "kernel_size", None) is None
-        self.transposed = transposed(module)
+        self.transposed = is_transposed(module)
         self.seen = self.routed = False
         self.forget()
 
@@ -40,10 +41,6 @@ class Layer:
     def owns(self, module: nn.Module) -> bool:
         """Return whether the module has its own parameters just now, and not substitutes."""
         return (module.V if isinstance(self, WhitenedLayer) else module.weight) is self.weight
-
-    def holds_gradient(self) -> bool:
-        """Return whether weight or bias has a gradient."""
-        return any(p is not None and p.grad is not None for p in (self.weight, self.bias))
 
     @property
     def outputs(self) -> int:
@@ -204,14 +201,6 @@ def computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def transposed(module: nn.Module) -> bool:
-    """Return whether a module is a linear layer that keeps its weight as (in, out), as the
-    ``Conv1D`` of GPT-2.
-    """
-    weight, out = own(module, "weight"), getattr(module, "nf", None)
-    return out is not None and weight is not None and weight.shape[1:] == (out,)
-
-
 def trained_layers(
     model: nn.Module, parameters: Iterable[nn.Parameter], max_features: int
 ) -> tuple[dict[str, nn.Module], dict[str, str]]:
@@ -220,9 +209,9 @@ def trained_layers(
     """
     chosen, layers, plain = {id(p) for p in parameters}, {}, {}
     modules = {id(m): (name, m) for name, m in model.named_modules()}.values()
-    owners = Counter(id(p) for _, m in modules for p in m._parameters.values() if p is not None)
+    owners = Counter(id(p) for _, m in modules for p in own_parameters(m))
     for name, module in modules:
-        mine = [p for p in module._parameters.values() if p is not None and id(p) in chosen]
+        mine = [p for p in own_parameters(module) if id(p) in chosen]
         reason = refusal(module, mine, owners, max_features) if mine else None
         if reason is not None:
             plain[name] = reason
@@ -235,7 +224,7 @@ def refusal(
     module: Any, mine: list[nn.Parameter], owners: Counter, max_features: int
 ) -> str | None:
     """Return why a module gets plain steps, or None."""
-    if not whitenable(module) and not transposed(module):
+    if not whitenable(module) and not is_transposed(module):
         return f"{check.kind(module)} is neither a linear layer nor a convolution without groups"
     weight = module.V if hasattr(module, "V") else module.weight
     if not any(p is weight for p in mine):
@@ -248,7 +237,7 @@ def refusal(
         module.padding_mode != "zeros" or isinstance(module.padding, str)
     ):
         return "only zero padding given by numbers is known for convolutions"
-    features = weight.shape[0 if transposed(module) else 1]
+    features = weight.shape[0 if is_transposed(module) else 1]
     if features > max_features:
         what = f"its input has {features} features"
         return beyond(what, max_features, 24e-9 * features**2, 2e-9 * features**3)

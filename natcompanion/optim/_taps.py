@@ -34,14 +34,6 @@ class OutsideTap(Tap):
         raise NotImplementedError
 
 
-def own(module: torch.nn.Module, key: str) -> Any:
-    """Return a parameter that a module holds itself, or None. Nothing is computed: to look at a
-    parametrized weight may change what it is computed from.
-    """
-    held = module._parameters
-    return held[key] if key in held else None  # noqa: SIM401 (that of a scripted module has no get)
-
-
 def destination(*parameters: torch.Tensor | None) -> str | None:
     """Return where the backward pass at work puts the gradients of parameters: "grad" if one goes
     to its ``.grad``, "result" if one is returned by ``torch.autograd.grad``, else None.

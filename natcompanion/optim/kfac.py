@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from natcompanion import _checks as check
+from natcompanion._modules import own_parameters
 from natcompanion._own_likelihood import complete
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics.dense import Output
@@ -299,7 +300,7 @@ class KFAC(Preconditioned):
         """
         ours = {id(p) for p in self._leaves()}
         for name, module in self.model.named_modules():
-            layer = [p for p in module._parameters.values() if p is not None and id(p) in ours]
+            layer = [p for p in own_parameters(module) if id(p) in ours]
             if layer:
                 yield name, layer
 

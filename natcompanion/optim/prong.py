@@ -11,6 +11,7 @@ from torch import nn
 
 from natcompanion import _checks as check
 from natcompanion import _distributed
+from natcompanion._modules import cleared
 from natcompanion._moments import Moments, damped_inverse
 from natcompanion.layers import preserved_buffers
 from natcompanion.optim._prong_hooks import LayerTap, Route, recomputing, remove_taps, transformed
@@ -411,7 +412,7 @@ class PRONG(Preconditioned):
             matrix, c = self._followed(layer)
             map_ = self._applied(matrix, None)
             return Route.apply(output.detach(), h, layer.weight, layer.bias, layer, c, map_)
-        if layer.into == "grad" and not recomputing() and not layer.holds_gradient():
+        if layer.into == "grad" and not recomputing() and cleared((layer.weight, layer.bias)):
             layer.forget()  # those gradients were cleared without a step
         wanted = self._wanted(layer, h, output)
         if self.sample is None and not self._constant(layer):

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from natcompanion import _checks as check
 from natcompanion._distributed import reduce_sum, world_size
 from natcompanion._memory import beyond
+from natcompanion._modules import own, own_parameters
 from natcompanion._moments import first
 from natcompanion.optim._activations import (
     LENT,
@@ -23,7 +24,6 @@ from natcompanion.optim._activations import (
     find_activations,
 )
 from natcompanion.optim._blocks import KINDS, Block, InputTap, PassTap, uses
-from natcompanion.optim._taps import own
 from natcompanion.optim.base import (
     Directions,
     Parameters,
@@ -414,9 +414,9 @@ class RNGD(Preconditioned):
         chosen = {id(p) for p in self._leaves()}
         blocks, plain = {}, {}
         modules = {id(m): (name, m) for name, m in self.model.named_modules()}.values()
-        owners = Counter(id(p) for _, m in modules for p in _own(m))
+        owners = Counter(id(p) for _, m in modules for p in own_parameters(m))
         for name, module in modules:
-            if not {id(p) for p in _own(module)} & chosen:
+            if not {id(p) for p in own_parameters(module)} & chosen:
                 continue
             if (reason := self._refusal(name, module, owners)) is not None:
                 plain[name] = reason
@@ -642,23 +642,18 @@ def _received(model: nn.Module, layer: nn.Module, x: torch.Tensor) -> torch.Tens
     return seen.pop()
 
 
-def _own(module: nn.Module) -> list[torch.Tensor]:
-    """Return the parameters that a module holds itself."""
-    return [p for p in module._parameters.values() if p is not None]
-
-
 def _size(module: nn.Module) -> int:
     """Return how many numbers a module holds itself."""
-    return sum(p.numel() for p in _own(module) if not is_lazy(p))
+    return sum(p.numel() for p in own_parameters(module) if not is_lazy(p))
 
 
 def _without_metric(layer: Any, owners: Counter) -> str | None:
     """Return why a linear or convolutional layer has no metric here, or None."""
-    if any(owners[id(p)] > 1 for p in _own(layer)):
+    if any(owners[id(p)] > 1 for p in own_parameters(layer)):
         return "it shares parameters with another layer"
-    if any(map(is_lazy, _own(layer))):
+    if any(map(is_lazy, own_parameters(layer))):
         return "it is not initialized; run the model on a batch before RNGD is built"
-    if not all(p.numel() for p in _own(layer)):
+    if not all(p.numel() for p in own_parameters(layer)):
         return "it has no inputs or no outputs"
     if isinstance(layer, nn.Conv2d) and (layer.groups != 1 or layer.padding_mode != "zeros"):
         return f"it is a Conv2d with groups = {layer.groups}, padding_mode = {layer.padding_mode!r}"

@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CHOOSING = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-NUMERIC = "not figures and not isolation and not packaging and not cli and not data_files"
+NUMERIC = " and ".join(
+    f"not {word}" for word in ("figures", "drawings", "isolation", "packaging", "cli", "data_files")
+)
 UNIT = ("tests", "--ignore=tests/book", "--dist", "loadfile")
 SUITES = {
     "unit": UNIT,

@@ -22,15 +22,15 @@ def digits(value: Any) -> str:
 
     Examples
     --------
-    >>> [digits(x) for x in (1.0, 12, 0.05, True, None, "text")]
-    ['1.00', '12', '0.0500', 'yes', '–', 'text']
+    >>> [digits(x) for x in (1.0, -12, 0.05, True, None, "text")]
+    ['1.00', '−12', '0.0500', 'yes', '–', 'text']
     """
     if value is None:
         return "–"
     if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
     if isinstance(value, (int, np.integer)) and abs(int(value)) < 100_000:
-        return str(value)
+        return str(value).replace("-", "−")
     if isinstance(value, (int, float, np.integer, np.floating)):
         return significant(float(value))
     return str(value)

@@ -37,14 +37,15 @@ def recording() -> Iterator[list[tuple[str, float]]]:
 
 
 def significant(value: float) -> str:
-    """Return a number to three significant digits, zeros kept; 0 is exact.
+    """Return a number to three significant digits, zeros kept, with a minus sign as in the figures;
+    0 is exact.
 
     Examples
     --------
-    >>> [significant(x) for x in (1.0, 0.25, 123456.0, 1e-5, 0.0)]
-    ['1.00', '0.250', '123000', '1.00e-5', '0']
+    >>> [significant(x) for x in (1.0, -0.25, 123456.0, 1e-5, 0.0)]
+    ['1.00', '−0.250', '123000', '1.00e-5', '0']
     """
-    text = _three_digits(value)
+    text = ("−" if value < 0 else "") + _three_digits(abs(value))
     if (recorded := _RECORDED.get()) is not None:
         recorded.append((text, float(value)))
     return text
@@ -91,6 +92,8 @@ class Interval:
         return (self.high - self.low) / 2
 
     def __str__(self) -> str:
+        if self.n > 1 and self.high - self.low <= TIE * abs(self.mean):
+            return f"{significant(self.mean)} (all equal)"
         mean, low, high = map(significant, (self.mean, self.low, self.high))
         return mean if self.n < 2 else f"{mean} [{low}, {high}]"
 
@@ -114,7 +117,9 @@ def interval(values: Any) -> Interval:
     Examples
     --------
     >>> print(interval([1.0, 2.0, 3.0]))
-    2.00 [-0.484, 4.48]
+    2.00 [−0.484, 4.48]
+    >>> print(interval([2, 2, 2]))
+    2.00 (all equal)
     >>> print(interval([True] * 9 + [False]))
     0.900 [0.555, 0.997]
     """

@@ -322,6 +322,43 @@ def test_equation_8():
     assert gap(steps["theta"], steps["lambda"]) > 0.1
 
 
+class Cubic(nn.Module):
+    """Logistic regression whose weight is l^3 + l."""
+
+    def __init__(self, l: float):
+        super().__init__()
+        self.l = nn.Parameter(tensor([l]))
+
+    def forward(self, x):
+        return x * (self.l**3 + self.l)
+
+
+def test_finite_natural_steps_depend_on_the_coordinates():
+    """After Eq. 8: the steps differ by a share that falls with the step size; that of plain
+    gradients stays.
+    """
+    x, t = normal(30, 1, seed=2), (normal(30, 1, seed=3) > 0).double()
+    l = 0.7
+
+    def moved(model, rate, natural):
+        g = reference.gradients(model, x, t, Bernoulli()).mean(0)
+        G = metrics.fisher(model, x, Bernoulli())
+        return -rate * (damped_solve(G, g, 0.0) if natural else g)
+
+    straight = nn.Linear(1, 1, bias=False).double()
+    with torch.no_grad():
+        straight.weight.fill_(l**3 + l)
+    gaps = {}
+    for natural in (True, False):
+        for rate in (1.0, 0.01, 0.001):
+            end = l + moved(Cubic(l), rate, natural)
+            change = end**3 + end - (l**3 + l)
+            gaps[natural, rate] = gap(change, moved(straight, rate, natural))
+    assert gaps[True, 1.0] > 0.01
+    assert gaps[True, 0.01] / gaps[True, 0.001] == pytest.approx(10, rel=0.1)
+    assert gaps[False, 0.01] / gaps[False, 0.001] == pytest.approx(1, rel=0.1)
+
+
 def test_online_natural_gradient_is_fisher_efficient():
     """With step size 1/t the variance of the estimate comes to the Cramér-Rao bound; that of the
     gradient does not.

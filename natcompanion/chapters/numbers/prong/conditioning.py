@@ -154,6 +154,12 @@ def worst_against_best(definition: str = "tail") -> float:
     return float(last["prong"].max()) / best
 
 
+def reduction_with_whitening() -> Interval:
+    """Return by how many per cent training with PRONG lowers the condition number."""
+    values = _during("tail", "prong")
+    return _reduction(values[:, 0], values[:, -1])
+
+
 def reduction_without_whitening() -> Interval:
     """Return by how many per cent training lowers the condition number without any whitening, by
     the better of SGD and RMSprop in each initialization.

@@ -194,6 +194,29 @@ def whitening_gain() -> np.ndarray:
     return np.log10(runs.values("excess_GD") / runs.values("excess_WhiteGD")).ravel()
 
 
+def coordinates_moved(unit: str = "nats") -> np.ndarray:
+    """By how much whitening moves the final loss, of GD and of NGD; shape (2, runs).
+
+    In nats, or in "decades" of the loss above its minimum.
+    """
+    runs = small_digits()
+    scale = np.log10 if unit == "decades" else np.positive
+    return np.stack(
+        [
+            np.abs(scale(runs.values(f"excess_{name}")) - scale(runs.values(f"excess_White{name}")))
+            for name in ("GD", "NGD")
+        ]
+    ).reshape(2, -1)
+
+
+def gradient_moved_more() -> np.ndarray:
+    """Whether whitening moves the final loss of GD more than twice as far as that of NGD, for each
+    run.
+    """
+    plain, natural = coordinates_moved()
+    return plain > 2 * natural
+
+
 # ---- Damping
 
 

@@ -296,17 +296,29 @@ def drag(page, start: tuple[float, float], end: tuple[float, float], touch: bool
     # Where a finger may scroll and where it drags is known to the browser a frame later.
     page.evaluate(FRAMES)
     session = page.context.new_cdp_session(page)
-    places = [[dict(zip("xy", place, strict=True))] for place in (start, end)]
-    for kind, points in zip(("touchStart", "touchMove", "touchEnd"), [*places, []], strict=True):
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    for part in range(9):
+        x, y = (a + (b - a) * part / 8 for a, b in zip(start, end, strict=True))
+        kind = "touchMove" if part else "touchStart"
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
-def test_a_finger_drags_the_start(open_page):
-    page = open_page("whitening.PLANE", has_touch=True)
-    box = page.locator(".nc-handle .nc-point").bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    drag(page, (x, y), (x - 40, y - 40), touch=True)
-    page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.x < 0.8")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_finger_drags_a_point_and_not_the_page(open_page, name):
+    """All the way: where the page scrolls instead, the browser ends the drag after some pixels."""
+    page = open_page(name, has_touch=True, is_mobile=True)
+    page.set_viewport_size({"width": 390, "height": 500})
+    handle = page.locator(".nc-handle").first
+    handle.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    before, scrolled = handle.bounding_box(), page.evaluate("scrollY")
+    x, y = before["x"] + before["width"] / 2, before["y"] + before["height"] / 2
+    drag(page, (x, y), (x - 30, y - 30), touch=True)
+    page.evaluate(FRAMES)
+    after = handle.bounding_box()
+    assert page.evaluate("scrollY") == scrolled
+    assert before["x"] - after["x"] == pytest.approx(30, abs=8), "cells and updates are whole"
+    page.evaluate("y => scrollTo(0, y)", scrolled + 50)
+    assert page.evaluate("scrollY") == scrolled + 50, "a page that could have been scrolled"
 
 
 def test_arrow_keys_move_the_start_and_the_change_is_said(open_page):

@@ -277,7 +277,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   };
   controls.gamma.mark([{ value: 1e-5, text: "least" }, { value: 1, text: "most" }]);
   controls.threshold.mark([1e-4, 1e-3, 0.01, 0.1, 0.2].map((value) => ({ value, text: value === 0.01 ? "the paper’s" : "" })));
-  controls.eps.mark([{ value: 0.01, text: "ridge, damping" }]);
+  controls.eps.mark([{ value: 0.01, text: "ridge" }]);
   const clock = NC.clock({
     length: STEPS,
     hint: "It learns 1000, 1100, 1110, 1111.",

@@ -227,6 +227,8 @@
       node.focus({ preventScroll: true });
       event.preventDefault();
     };
+    // Else a finger that moves on scrolls the page: touch-action does not hold for a group.
+    node.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
     node.onpointermove = (event) => {
       if (!grip) return;
       const [x, y] = pixels(event);

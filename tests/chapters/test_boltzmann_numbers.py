@@ -285,9 +285,15 @@ def test_gain_of_sampled_whitening_is_the_last_value_against_the_same_start(add)
             cosine = [0.9, 0.2 + 0.4 * seed] + [0.3] * 18 + [0.5 + 0.2 * seed]
             found = {"log_likelihood": values, "cosine": cosine, "final": values[-1]}
             add("whitened", found, seed, method=method, lr=lr)
+            worse = {**found, "log_likelihood": [-20.0] * 21, "final": -20.0}
+            add("whitened", worse, seed, method=method, lr=0.01)
+            for tried, end in ((0.01, -12.4), (lr, -12.3 + seed), (50.0, -13.0)):
+                found = {"final": end}
+                add("whitened", found, 100 + seed, preset="tuning", method=method, lr=tried)
     check(boltzmann.sampled_gain("easi"), 0.75, 0.75 - T_2 * 0.25)
+    assert boltzmann.sampled_searched() == 3 and boltzmann.sampled_choice("prong").edges == ()
     rows = boltzmann.whitened_table().rows
-    assert rows[0] == ["SGD", "3", "-12.5", "-11.5", "–", "0.400", "0.600"]
+    assert rows[0] == ["SGD", "3", "−12.5", "−11.5", "–", "0.400", "0.600"]
     assert rows[3][:2] == ["whitened every 100 steps", "0.3"]
     assert rows[2][4].startswith("0.750 [")
     assert "mean of 2 starts" in boltzmann.whitened_table().caption
@@ -321,7 +327,7 @@ def test_ratios_of_the_descent_are_geometric(add):
         "cov(v, h)",
         "0.0800",
         "0.800",
-        "-5.00",
+        "−5.00",
         "0.200",
     ]
     assert len(boltzmann.assumption_table().rows) == 4
@@ -366,10 +372,10 @@ def test_tables_of_one_machine():
     rows = boltzmann.terms_table(terms).rows
     assert rows[0] == ["v,v", "0.511", "0.782"] and rows[2] == ["v,h", "0.0721", "0.110"]
     assert rows[5] == ["vh,vh", "53.3", "81.5"]
-    assert boltzmann.blocks_table([["v", 1.0, -2.0, -2.0, 4.0, 1.0]]).rows[0][2] == "-2.00"
+    assert boltzmann.blocks_table([["v", 1.0, -2.0, -2.0, 4.0, 1.0]]).rows[0][2] == "−2.00"
     rows = boltzmann.slopes_table(-0.2049, -0.001).rows
     assert rows == [
-        ["E[v] after the step, as printed", "-0.2", "-0.2"],
+        ["E[v] after the step, as printed", "−0.2", "−0.2"],
         ["E[v] before the step", "0", "0.0"],
     ]
 
@@ -584,7 +590,7 @@ def test_ranks_and_traces_of_the_two_metrics():
     rows = boltzmann.metrics_table(joint, alone, gain).rows
     assert rows[0] == ["plain gradient", "–", "–", "0.500"]
     assert rows[1] == ["joint", f"{float(joint.trace()):.3g}", "19", "1.50"]
-    assert rows[2][2:] == ["15", "-2.50"]
+    assert rows[2][2:] == ["15", "−2.50"]
 
 
 def test_errors_below_rounding_are_zero():
@@ -605,7 +611,7 @@ def test_ten_steps_are_shown_beside_the_start():
     X = torch.tensor([[0.0, 1, 1, 0], [1, 0, 0, 0]], dtype=torch.float64)
     start, plain, natural = (machine(seed) for seed in (1, 2, 3))
     nats = [
-        f"{float(reference.rbm_log_likelihood(r.W, r.a, r.b, X)):#.3g}"
+        f"{float(reference.rbm_log_likelihood(r.W, r.a, r.b, X)):#.3g}".replace("-", "−")
         for r in (start, plain, natural)
     ]
     rows = boltzmann.ten_steps_table(X, start, plain, natural).rows

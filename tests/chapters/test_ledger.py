@@ -356,7 +356,7 @@ def measures(monkeypatch):
         ("wins", "9 of 10 (55% to 100%)"),
         ("faster", "5 of 10 (19% to 81%)"),
         ("mean", "0.95"),
-        ("rows", "2.00 [2.00, 2.00] (n = 10)"),
+        ("rows", "2.00 (all equal) (n = 10)"),
         ("enough", "True"),
         ("interval", "0.904 [0.708, 1.15] (n = 10)"),
     ],

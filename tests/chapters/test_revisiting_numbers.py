@@ -459,7 +459,7 @@ def test_table_1_shows_medians_of_the_loss_and_means_of_the_error(store):
     msgd, same = numbers.table1().rows
     assert msgd == ["minibatch SGD", "0.04", "11.0", "", "0.0523", "5.22"]
     assert same[:3] == ["KL, same batch", "0.003", "10.0"] and same[4:] == ["0.0023", "4.91"]
-    assert same[3] == "-1.00 [-3.48, 1.48]"
+    assert same[3] == "−1.00 [−3.48, 1.48]"
     assert numbers.train_factor().mean == close(12000 ** (1 / 3))  # of 2, 20 and 300
     assert numbers.final_train("digits", "same") == 0.003
     assert numbers.final_test("digits", "msgd") == 11.0
@@ -595,7 +595,7 @@ def test_where_steps_move_the_model(store):
     rows = numbers.reach_table().rows
     assert rows[0][:5] == ["plain gradient", "10", "11", "12", "13"]
     assert rows[1][:5] == ["same batch", "20", "21", "22", "1.5"]
-    assert rows[3][4] == "4.5" and rows[2][5].startswith("0.300 [")
+    assert rows[3][4] == "4.5" and rows[2][5].startswith("0.300 (")
 
 
 @pytest.fixture
@@ -1038,7 +1038,7 @@ def test_the_table_of_rivals_says_what_was_chosen(store):
         "1, 0.9, 200",
     ]
     assert rows["natural gradient"][1] == "0.1, 0.9, 0"  # the damping, not the batch
-    assert rows["Muon"][4] == "0 [0, 0]"
+    assert rows["Muon"][4] == "0 (all equal)"
 
 
 # ---- Pictures

@@ -355,9 +355,7 @@ RATES = {
     "sgd": (0.01, 0.018, 0.03, 0.056, 0.1, 0.18, 0.3, 0.56, 1.0, 1.8, 3.0, 5.6),
     "adam": (1e-4, 1.8e-4, 3e-4, 5.6e-4, 1e-3, 1.8e-3, 3e-3, 5.6e-3, 1e-2, 1.8e-2, 3e-2, 5.6e-2),
 }
-"""Figure 5's search on digits: twelve step sizes, a factor of about 1.8 apart; RNGD has those of
-SGD. On one epoch of Fashion-MNIST it had every other one of them, from the third on.
-"""
+"""Figure 5's search: twelve step sizes, a factor of about 1.8 apart; RNGD has those of SGD."""
 
 DIGITS, FASHION = Figure5(steps=1000), Figure5(data="fashion", steps=2200)
 

@@ -167,7 +167,7 @@ def slopes_table(printed: float, right: float) -> Table:
     return Table(
         ["third term", "theory", "measured"],
         [
-            ["E[v] after the step, as printed", "-0.2", f"{printed:.1f}"],
+            ["E[v] after the step, as printed", "−0.2", f"{printed:.1f}".replace("-", "−")],
             ["E[v] before the step", "0", f"{abs(right):.1f}"],
         ],
         "Mean of Eq. 4 with dW := 1 and frozen weights, in units of C; 8,000 pairs of batches "

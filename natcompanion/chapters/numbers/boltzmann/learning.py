@@ -5,6 +5,7 @@ import numpy as np
 from natcompanion.chapters.experiments import Results
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.boltzmann.curves import Band, band, by_seed, mean
+from natcompanion.chapters.numbers.searching import Choice, choice
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Arrivals, Interval, arrivals, interval, ratio_interval
 
@@ -187,8 +188,21 @@ def stale_change() -> np.ndarray:
 SAMPLED = {**METHODS, "prong": "whitened every 100 steps"}
 
 
+def sampled_choice(method: str) -> Choice:
+    """Return the step size with the greatest log-likelihood on the tuning seeds."""
+    tuning = stored("boltzmann_whitened.tuning")
+    return choice(tuning, method, lambda record: -record["final"], ("lr",))
+
+
+def sampled_searched() -> int:
+    """Return how many step sizes every method tried."""
+    (count,) = {sampled_choice(method).searched for method in ("sgd", "centred", "easi", "prong")}
+    return count
+
+
 def _sampled(key: str, method: str) -> np.ndarray:
-    return stored("boltzmann_whitened.paper").values(key, method=method)
+    runs = stored("boltzmann_whitened.paper")
+    return runs.values(key, method=method, **sampled_choice(method).settings)
 
 
 def sampled_gain(method: str) -> Interval:
@@ -210,10 +224,9 @@ def whitened_table() -> Table:
 
 def _sampled_row(method: str) -> list:
     values, cosine = _sampled("log_likelihood", method), _sampled("cosine", method)
-    lr = stored("boltzmann_whitened.paper").select(method=method).records[0].settings["lr"]
     return [
         SAMPLED[method],
-        f"{lr:g}",
+        f"{sampled_choice(method).settings['lr']:g}",
         *(mean(values[:, epoch]) for epoch in EPOCHS_SHOWN),
         None if method == "sgd" else sampled_gain(method),
         *(mean(cosine[:, epoch]) for epoch in (1, EPOCHS_SHOWN[-1])),

@@ -30,7 +30,7 @@ def _setting(run: Result) -> Setting:
 
 def _searched(method: str) -> dict[Setting, tuple[float, float]]:
     """Return mean validation error and geometric mean of the variance of each setting of the
-    search, but for those that diverged on a seed.
+    search, but for those that diverged on a seed, or stopped to depend on the examples at all.
     """
     found: dict[Setting, list[Result]] = {}
     for run in stored("revisiting_order_rivals.tuning").select(method=method):
@@ -41,7 +41,7 @@ def _searched(method: str) -> dict[Setting, tuple[float, float]]:
             ratio_interval([np.mean(run["variance"]) for run in runs]).mean,
         )
         for setting, runs in found.items()
-        if all(run["error"] is not None for run in runs)
+        if all(run["error"] is not None and np.mean(run["variance"]) > 0 for run in runs)
     }
 
 

@@ -126,8 +126,8 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     map.append(svg("rect", { x: RIGHT, y: y - 10, width: 11, height: 11, class: `nc-${kind}` }));
     text(map, RIGHT + 16, y, words);
   }
-  text(map, RIGHT, 253, "full colour");
-  const largest = text(map, RIGHT, 267, "");
+  text(map, RIGHT, 250, "full colour");
+  const largest = text(map, RIGHT, 263, "");
 
   // A cell that is pointed at: what it couples, and how much.
   const low = (k) => "₁₂₃₄"[k];

@@ -140,7 +140,7 @@ NC.figure("prong.LAYER", (root, programs) => {
   // ---- Loss and condition number, against updates.
 
   const chart = NC.picture("Loss and condition number against the number of updates", 340, 352);
-  const WIDE = { left: 46, right: 326 };
+  const WIDE = { left: 51, right: 326 };
   const { left, right } = WIDE;
   const BEAT = 160; // the row of whitenings
   const across = (k) => left + (k / UPDATES) * (right - left);

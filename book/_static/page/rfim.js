@@ -95,10 +95,10 @@ NC.figure("rfim.LIGHT", (root, programs) => {
     for (const x of [-2, 0, 2]) {
       const words = String(x).replace("-", "−");
       NC.text(ticks, pixel([x, 0])[0], BOTTOM + 14, words, "middle", "nc-axis");
-      NC.text(ticks, LEFT - 5, pixel([0, x])[1] + 4, words, "end", "nc-axis");
+      NC.text(ticks, LEFT - 3, pixel([0, x])[1] + 4, words, "end", "nc-axis");
     }
     NC.text(ticks, RIGHT, BOTTOM + 14, `${letter}₁`, "end", "nc-axis");
-    NC.text(ticks, LEFT - 5, TOP + 10, `${letter}₂`, "end", "nc-axis");
+    NC.text(ticks, LEFT - 3, TOP + 10, `${letter}₂`, "end", "nc-axis");
     const part = (kind) => {
       const node = svg("path", { class: kind });
       window.append(node);

@@ -106,8 +106,8 @@ def trust(paper: str, folder: Path | None = None) -> str:
 
 
 def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
-    """Return paper, number of stored experiments, of runs and their computing time; all together
-    in the last row.
+    """Return paper, number of stored experiments, of runs and their computing time; the comparison
+    of all methods, which belongs to none; and all together in the last row.
     """
     found = [
         (name.partition("_")[0], experiments.load(name, preset, folder=folder, allow_stale=True))
@@ -119,8 +119,9 @@ def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
         runs = sum(map(len, results))
         return title, str(len(results)), str(runs), duration(seconds)
 
-    groups = {key: [results for paper, results in found if paper == key] for key in PAPERS}
-    rows = [row(PAPERS[key].title, results) for key, results in groups.items() if results]
+    titles = {**{key: paper.title for key, paper in PAPERS.items()}, "compare": "Comparison of all"}
+    groups = {key: [results for paper, results in found if paper == key] for key in titles}
+    rows = [row(titles[key], results) for key, results in groups.items() if results]
     return [*rows, row("All", [results for _, results in found])]
 
 

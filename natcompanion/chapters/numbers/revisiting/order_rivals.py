@@ -38,7 +38,7 @@ def _searched(method: str) -> dict[Setting, tuple[float, float]]:
     return {
         setting: (
             float(np.mean([run["error"] for run in runs])),
-            ratio_interval([np.mean(run["variance"]) for run in runs]).mean,
+            float(np.exp(np.mean([np.log(np.mean(run["variance"])) for run in runs]))),
         )
         for setting, runs in found.items()
         if all(run["error"] is not None and np.mean(run["variance"]) > 0 for run in runs)

@@ -1104,12 +1104,12 @@ def test_the_cloud_and_its_ellipse_are_drawn_where_they_are(open_page):
 
 def test_the_metronome_beats_every_t_updates(open_page):
     page = open_layer(open_page)
-    apart = (326 - 46) / 200
+    apart = (326 - 51) / 200
     for T, count in ((20, 11), (1, 201), (150, 2), (200, 2)):
         page.get_by_label("T, updates, as a number").fill(str(T))
         page.wait_for_function(READY)
         beats = page.locator(".nc-beat").evaluate(BEATS)
-        assert beats == pytest.approx([46 + apart * T * k for k in range(count)], abs=0.06)
+        assert beats == pytest.approx([51 + apart * T * k for k in range(count)], abs=0.06)
     field = page.get_by_label("T, updates, as a number")
     field.fill("33.4")  # no number of updates
     assert page.evaluate(STATE)["T"] == 200

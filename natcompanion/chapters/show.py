@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from natcompanion.chapters import printed
-from natcompanion.chapters.statistics import recording, significant
+from natcompanion.chapters.statistics import minus, recording, significant
 
 
 def digits(value: Any) -> str:
@@ -30,7 +30,7 @@ def digits(value: Any) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
     if isinstance(value, (int, np.integer)) and abs(int(value)) < 100_000:
-        return str(value).replace("-", "−")
+        return minus(str(value))
     if isinstance(value, (int, float, np.integer, np.floating)):
         return significant(float(value))
     return str(value)

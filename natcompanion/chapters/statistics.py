@@ -4,6 +4,7 @@ computes them.
 The unit of an interval is the independent unit: one value for each seed, machine or problem.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -36,6 +37,18 @@ def recording() -> Iterator[list[tuple[str, float]]]:
         _RECORDED.reset(token)
 
 
+def minus(number: str) -> str:
+    """Return the text of a number with a minus sign, as in the figures, in place of a hyphen before
+    it.
+
+    Examples
+    --------
+    >>> minus("-1.00e-5")
+    '−1.00e-5'
+    """
+    return re.sub("^-", "−", number)
+
+
 def significant(value: float) -> str:
     """Return a number to three significant digits, zeros kept, with a minus sign as in the figures;
     0 is exact.
@@ -45,7 +58,7 @@ def significant(value: float) -> str:
     >>> [significant(x) for x in (1.0, -0.25, 123456.0, 1e-5, 0.0)]
     ['1.00', '−0.250', '123000', '1.00e-5', '0']
     """
-    text = ("−" if value < 0 else "") + _three_digits(abs(value))
+    text = minus(_three_digits(value))
     if (recorded := _RECORDED.get()) is not None:
         recorded.append((text, float(value)))
     return text
@@ -105,6 +118,13 @@ def _finite(values: Any, name: str) -> np.ndarray:
     return array
 
 
+def _positive(values: Any, name: str) -> np.ndarray:
+    array = _finite(values, name).astype(float)
+    if (array <= 0).any():
+        raise ValueError(f"{name}: expected positive ratios, got {array.tolist()}")
+    return array
+
+
 def interval(values: Any) -> Interval:
     """Return the mean and 95 % interval: Student's t for numbers, Clopper-Pearson for the share of
     True.
@@ -146,12 +166,21 @@ def ratio_interval(ratios: Any) -> Interval:
     >>> print(ratio_interval([0.5, 2.0, 1.0]))
     1.00 [0.179, 5.59]
     """
-    array = _finite(ratios, "ratio_interval").astype(float)
-    if (array <= 0).any():
-        raise ValueError(f"ratio_interval: expected positive ratios, got {array.tolist()}")
-    found = interval(np.log(array))
+    found = interval(np.log(_positive(ratios, "ratio_interval")))
     mean, low, high = (float(np.exp(x)) for x in (found.mean, found.low, found.high))
     return Interval(mean, low, high, found.n, geometric=True)
+
+
+def geometric_mean(ratios: Any) -> float:
+    """Return the geometric mean of positive ratios. The interval of :func:`ratio_interval` would
+    overflow where a few of them are worlds apart.
+
+    Examples
+    --------
+    >>> geometric_mean([1e-300, 1e300])
+    1.0
+    """
+    return float(np.exp(np.log(_positive(ratios, "geometric_mean")).mean()))
 
 
 def share_of_pairs(values: Any, pairs: Any) -> Interval:

@@ -10,7 +10,7 @@ import numpy as np
 
 from natcompanion.chapters.experiments import Result, Results
 from natcompanion.chapters.numbers import stored
-from natcompanion.chapters.statistics import Arrivals, arrivals, best, ratio_interval, times
+from natcompanion.chapters.statistics import Arrivals, arrivals, best, geometric_mean, times
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def choice(
     arrived = {point: values for point, values in found.items() if None not in values}
     if not arrived:
         raise ValueError(f"{method}: no setting has a value on every seed")
-    chosen = best((point, ratio_interval(values).mean) for point, values in arrived.items())
+    chosen = best((point, geometric_mean(values)) for point, values in arrived.items())
     edges = []
     for position, name in enumerate(names):
         tried = sorted({point[position] for point in found})

@@ -8,7 +8,7 @@ from natcompanion.chapters.experiments import Results
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.boltzmann.curves import Band, band, by_seed, mean
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import Interval, interval, ratio_interval
+from natcompanion.chapters.statistics import Interval, interval, minus, ratio_interval
 
 TERMS = ("v,v", "h,h", "v,h", "v,vh", "h,vh", "vh,vh")
 PENALTIES = {
@@ -167,7 +167,7 @@ def slopes_table(printed: float, right: float) -> Table:
     return Table(
         ["third term", "theory", "measured"],
         [
-            ["E[v] after the step, as printed", "−0.2", f"{printed:.1f}".replace("-", "−")],
+            ["E[v] after the step, as printed", "−0.2", minus(f"{printed:.1f}")],
             ["E[v] before the step", "0", f"{abs(right):.1f}"],
         ],
         "Mean of Eq. 4 with dW := 1 and frozen weights, in units of C; 8,000 pairs of batches "

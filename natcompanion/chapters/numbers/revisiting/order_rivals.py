@@ -12,7 +12,14 @@ from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.revisiting.frontier import Points, front, variance_at
 from natcompanion.chapters.numbers.revisiting.rivals import PLAIN
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import Interval, best, interval, median, ratio_interval
+from natcompanion.chapters.statistics import (
+    Interval,
+    best,
+    geometric_mean,
+    interval,
+    median,
+    ratio_interval,
+)
 
 METHODS = {"natural": "natural gradient"} | PLAIN
 SETTING = ("lr", "momentum", "damping")
@@ -38,7 +45,7 @@ def _searched(method: str) -> dict[Setting, tuple[float, float]]:
     return {
         setting: (
             float(np.mean([run["error"] for run in runs])),
-            float(np.exp(np.mean([np.log(np.mean(run["variance"])) for run in runs]))),
+            geometric_mean([np.mean(run["variance"]) for run in runs]),
         )
         for setting, runs in found.items()
         if all(run["error"] is not None and np.mean(run["variance"]) > 0 for run in runs)

@@ -188,33 +188,23 @@ def condition_gain() -> np.ndarray:
     return (runs.values("log_condition_raw") - runs.values("log_condition_white")).ravel()
 
 
-def whitening_gain() -> np.ndarray:
-    """Decades between the excess loss of GD and of WhiteGD, for each run."""
+def whitening_gain(method: str = "GD") -> np.ndarray:
+    """Decades between the excess loss of a method and of its whitened form, for each run."""
     runs = small_digits()
-    return np.log10(runs.values("excess_GD") / runs.values("excess_WhiteGD")).ravel()
+    return np.log10(runs.values(f"excess_{method}") / runs.values(f"excess_White{method}")).ravel()
 
 
-def coordinates_moved(unit: str = "nats") -> np.ndarray:
-    """By how much whitening moves the final loss, of GD and of NGD; shape (2, runs).
-
-    In nats, or in "decades" of the loss above its minimum.
-    """
+def coordinates_moved(method: str) -> np.ndarray:
+    """Nats by which whitening moves the final loss of a method, for each run."""
     runs = small_digits()
-    scale = np.log10 if unit == "decades" else np.positive
-    return np.stack(
-        [
-            np.abs(scale(runs.values(f"excess_{name}")) - scale(runs.values(f"excess_White{name}")))
-            for name in ("GD", "NGD")
-        ]
-    ).reshape(2, -1)
+    return np.abs(runs.values(f"excess_{method}") - runs.values(f"excess_White{method}")).ravel()
 
 
 def gradient_moved_more() -> np.ndarray:
     """Whether whitening moves the final loss of GD more than twice as far as that of NGD, for each
     run.
     """
-    plain, natural = coordinates_moved()
-    return plain > 2 * natural
+    return coordinates_moved("GD") > 2 * coordinates_moved("NGD")
 
 
 # ---- Damping

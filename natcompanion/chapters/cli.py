@@ -489,7 +489,7 @@ def complain(text: str) -> None:
     try:
         print(f"natcompanion: {text}", file=sys.stderr, flush=True)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        sweeping.drop(sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -503,7 +503,7 @@ def main(arguments: list[str] | None = None) -> int:
         return code
     except BrokenPipeError as error:
         if unread():  # the reader has seen enough: list | head -1
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sweeping.drop(sys.stdout)
             return 0
         complain(f"a process that helped has ended ({error})")
         return 2

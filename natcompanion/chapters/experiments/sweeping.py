@@ -100,6 +100,16 @@ def missing(
     return todo, reasons
 
 
+def drop(stream: Any) -> None:
+    """Send what a stream still holds, and all that follows, nowhere.
+
+    Else Python tries to write it once more when it ends, and ends with code 120.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 class Unread:
     """A stream that goes on when nobody reads it any more: ``sweep 2>&1 | head`` stops no run."""
 
@@ -111,13 +121,18 @@ class Unread:
 
     def write(self, text: str) -> None:
         """Write, if it can be."""
-        with suppress(OSError, AttributeError):  # broken, or None: closed from the start
-            self.stream.write(text)
+        self._do("write", text)
 
     def flush(self) -> None:
         """Flush, if it can be."""
-        with suppress(OSError, AttributeError):
-            self.stream.flush()
+        self._do("flush")
+
+    def _do(self, what: str, *arguments: str) -> None:
+        with suppress(AttributeError):  # None: closed from the start
+            try:
+                getattr(self.stream, what)(*arguments)
+            except OSError:
+                drop(self.stream)
 
 
 class Keeper:

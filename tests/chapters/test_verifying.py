@@ -145,8 +145,11 @@ def test_an_empty_sample_is_refused(capsys, results, sample):
     assert "sample: expected at least 1" in capsys.readouterr().err
 
 
-def test_a_changed_verdict_is_a_disagreement(results, monkeypatch):
-    """The sign of the new value turns the verdict over, within the spread as it is."""
+@pytest.fixture
+def verdicts(results, monkeypatch):
+    """From the mean of a value over the records, its sign is the verdict; returned are the verdicts
+    that change with values that take the place of those of the first record.
+    """
     claim = ledger.Claim(
         id="rfim-toy",
         paper="rfim",
@@ -158,27 +161,37 @@ def test_a_changed_verdict_is_a_disagreement(results, monkeypatch):
         criterion={"reproduced": "value > 0"},
         verdict="reproduced",
     )
-    monkeypatch.setattr(ledger, "load", lambda *_, **__: [claim])
-    monkeypatch.setattr(
-        ledger,
-        "verdict",
-        lambda claim, folder: (
-            "reproduced"
-            if experiments.load("toy", folder=folder, allow_stale=True).mean("x").mean > 0
-            else "not reproduced"
-        ),
-    )
-    old = store.read("toy", "quick")[0]
-    copy = results.parent / "copy"
-    verifying.shutil.copytree(results, copy)
+
+    def changed(measure, **values):
+        def verdict(claim, folder):
+            records = experiments.load("toy", folder=folder, allow_stale=True)
+            return "reproduced" if records.mean(measure).mean > 0 else "not reproduced"
+
+        monkeypatch.setattr(ledger, "load", lambda *_, **__: [claim])
+        monkeypatch.setattr(ledger, "verdict", verdict)
+        old = store.read("toy", "quick")[0]
+        new = replace(old, values={**old.values, **values}, hash=None)
+        copy = results.parent / "copy"
+        verifying.shutil.copytree(results, copy, dirs_exist_ok=True)
+        found = verifying.verdicts(old, new, results, copy)
+        return verifying.Check(old, new, (), *found)
+
+    return changed
+
+
+def test_a_changed_verdict_is_a_disagreement(verdicts):
+    """The sign of the new value turns the verdict over, within the spread as it is."""
     values = experiments.load("toy").values("x")
     flipped = -10 * abs(values).sum() * math.copysign(1, values.mean())
-    new = replace(old, values={**old.values, "x": float(flipped)}, hash=None)
-    changed, same = verifying.verdicts(old, new, results, copy)
-    assert len(changed) == 1 and "rfim-toy: " in changed[0] and same == 0
-    assert verifying.verdicts(old, old, results, copy) == ((), 1)
-    check = verifying.Check(old, new, (), changed)
-    assert not check.agrees and "MOVED rfim-toy" in str(check)
+    check = verdicts("x", x=float(flipped))
+    assert not check.agrees and "MOVED rfim-toy: " in str(check) and check.unchanged == 0
+    check = verdicts("x")
+    assert check.agrees and check.unchanged == 1
+
+
+def test_a_verdict_on_seconds_does_not_change_with_the_clock(verdicts):
+    """Beside other work a rerun takes other times."""
+    assert verdicts("seconds", seconds=-1e3).agrees
 
 
 def test_a_journal_that_a_killed_sweep_left_is_verified(capsys, results):

@@ -5,7 +5,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -139,13 +139,24 @@ class Check:
         return ", ".join(ways) + verdicts
 
 
+def timed(experiment: str, key: str) -> bool:
+    """Return whether a clock gave this value.
+
+    Examples
+    --------
+    >>> timed("whitening_rivals", "seconds_to_target"), timed("whitening_rivals", "steps")
+    (True, False)
+    """
+    return bool(CLOCK.search(experiment) or CLOCK.search(key))
+
+
 def moves_of(old: Result, new: Result) -> dict[str, float]:
     """Return by how much each value moved that is no time, at most 1; those that did not are left
     out.
     """
     found = {}
     for key in old.values:
-        if not (CLOCK.search(old.experiment) or CLOCK.search(key)):
+        if not timed(old.experiment, key):
             before, after = (dict(leaves(one.values.get(key), key)) for one in (old, new))
             most = max((off(x, after.get(path)) for path, x in before.items()), default=0.0)
             if most > DIGITS / 10:
@@ -194,7 +205,7 @@ def compare(old: Result, new: Result, peers: Sequence[Result], sets: Sets) -> tu
     shared = min(MARGIN * rounding, NEARLY)
     found = []
     for key in sorted(old.values | new.values):
-        if CLOCK.search(old.experiment) or CLOCK.search(key):
+        if timed(old.experiment, key):
             found.append(Value(key, "times not compared"))
             continue
         move = math.inf if moves is None else moves.get(key, 0.0)
@@ -343,7 +354,7 @@ def verify(
 
 def verdicts(old: Result, new: Result, place: Path, copy: Path) -> tuple[tuple[str, ...], int]:
     """Return the verdicts that change when the new record takes the place of the old, and how many
-    do not.
+    do not. The old times stay: beside other work they are others, and so are verdicts on seconds.
     """
     from natcompanion.chapters import ledger  # it reads records, so it cannot be imported first
 
@@ -354,7 +365,8 @@ def verdicts(old: Result, new: Result, place: Path, copy: Path) -> tuple[tuple[s
     path = store.path_of(old.experiment, old.preset, copy)
     store.compact(old.experiment, old.preset, copy)  # a killed sweep leaves a journal alone
     before = path.read_bytes()
-    store.merge(new, copy)
+    times = {key: value for key, value in old.values.items() if timed(old.experiment, key)}
+    store.merge(replace(new, values={**new.values, **times}, hash=None), copy)
     try:
         pairs = [
             (claim.id, ledger.verdict(claim, folder=place), ledger.verdict(claim, folder=copy))

@@ -1,6 +1,8 @@
 r"""The natural gradient by a system in sample space: exact, and small where examples are few."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from natcompanion.damping import reduction_ratio
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import DETACHED, ModelFunction
-from natcompanion.optim.natural_gradient import NaturalGradient, Step, moved
+from natcompanion.optim.natural_gradient import NaturalGradient, Step
 from natcompanion.solvers import Reason
 from natcompanion.solvers.solution import largest
 
@@ -128,6 +130,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
     """
 
     SETTINGS = (*NaturalGradient.SETTINGS, "kl")
+    _room: torch.Tensor | None = None
     needs_targets = "the system is that of the batch itself; leave them out"
 
     def __init__(
@@ -175,8 +178,7 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         loss, s = self._scores(likelihood, J.r, t)
         d, Jd, size, residual, rounds = self._solved(J, s, damping)
         velocity = self._velocity(f, d)
-        move = self._move(f, velocity, d)
-        Jm = self._image(J, move, Jd)
+        move, Jm = self._proposed(f, J, velocity, d, Jd)
         after = self._line_search(f, J.r, Jm, wide, t, move, loss)
         if after.scale != 1:
             move, Jm = after.scale * move, after.scale * Jm
@@ -259,13 +261,24 @@ class SampleSpaceNaturalGradient(NaturalGradient):
             )
         return *best, size, least, solves
 
-    def _image(self, J: "Jacobian", move: torch.Tensor, Jd: torch.Tensor) -> torch.Tensor:
-        """Return J times the move; J d is known, and often the move is d times one number."""
+    def _proposed(
+        self,
+        f: ModelFunction,
+        J: "Jacobian",
+        velocity: torch.Tensor,
+        d: torch.Tensor,
+        Jd: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the move and J times it. Where the move is d times one number, it takes the place
+        of d, and its image is known.
+        """
         lr = {group["lr"] for group in self.param_groups}
         others = ("momentum", "weight_decay")
         if len(lr) == 1 and not any(group[key] for group in self.param_groups for key in others):
-            return -lr.pop() * Jd
-        return J.push(move)
+            factor = -float(lr.pop())
+            return d.mul_(factor), factor * Jd
+        move = self._move(f, velocity, d)
+        return move, J.push(move)
 
     def _line_search(
         self,
@@ -299,10 +312,31 @@ class SampleSpaceNaturalGradient(NaturalGradient):
         scale: float,
         full: float,
     ) -> "_Trial":
-        after = f(moved(f, move if scale == 1 else scale * move), x)
+        after = f(self._at(f, move if scale == 1 else scale * move), x)
         likelihood = f.on(self.likelihood)
         kl = float(likelihood.kl(r, after).mean())
         return _Trial(float(likelihood.nll(after, t).mean()), scale**2 * full, kl, scale, True)
+
+    def _at(self, f: ModelFunction, move: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the parameters plus a vector (P,), until the next call: new memory of this size
+        would cost more than the sum.
+        """
+        room = self._room
+        if room is None or (room.shape, room.dtype, room.device) != (
+            move.shape,
+            move.dtype,
+            move.device,
+        ):
+            room = self._room = torch.empty_like(move)
+        sizes = [p.numel() for p in f.theta.values()]
+        places = zip(f.theta.items(), move.split(sizes), room.split(sizes), strict=True)
+        return {
+            name: torch.add(p, piece.view_as(p), out=place.view_as(p))
+            for (name, p), piece, place in places
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__getstate__().items() if key != "_room"}
 
 
 @dataclass(frozen=True)
@@ -418,16 +452,18 @@ class LayerJacobian(Jacobian):
             self.layer_rows.append(None if layer.flat else layer.rows(delta.transpose(0, 1)))
 
     def kernel(self) -> torch.Tensor:
+        return reduce(torch.Tensor.add_, self._blocks())
+
+    def _blocks(self) -> Iterator[torch.Tensor]:
+        """Yield the kernel of each layer."""
         n, o = self.r.shape
-        total = self.r.new_zeros(n * o, n * o)
         for layer, delta, rows in self._parts():
             if rows is not None:
-                total.addmm_(rows.flatten(0, 1), rows.flatten(0, 1).mT)
+                yield rows.flatten(0, 1) @ rows.flatten(0, 1).mT
                 continue
             back, h = delta.flatten(0, 1), layer.augmented()
             block = gram(back.mT).view(n, o, n, o).mul_((h @ h.mT)[:, None, :, None])
-            total += block.view_as(total)
-        return total
+            yield block.view(n * o, n * o)
 
     def push(self, v: torch.Tensor) -> torch.Tensor:
         total = torch.zeros_like(self.r)
@@ -441,7 +477,7 @@ class LayerJacobian(Jacobian):
                 out = layer.inputs @ v[layer.weight].view(delta.shape[2], -1).mT
             if layer.bias:
                 out = out + v[layer.bias]
-            total += (delta @ out.unsqueeze(-1)).squeeze(-1)
+            total += (out.unsqueeze(1) @ delta.mT).squeeze(1)
         return total
 
     def pull(self, u: torch.Tensor) -> torch.Tensor:

@@ -454,6 +454,117 @@ def test_products_of_the_optimizer_keep_their_precision_in_an_autocast_block(opt
         assert torch.equal(*ends)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo looks at all inputs
+@pytest.mark.parametrize("how", ["whole", "in place", "a layer"])
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_a_compiled_model_has_the_statistics_of_its_sample(how, in_backward):
+    torch.compiler.reset()
+    ends = []
+    for compiled in (False, True):
+        model = mlp(6, 5, 3)
+        used = model
+        if compiled and how == "whole":
+            used = torch.compile(model, backend="aot_eager")
+        elif compiled:
+            (model if how == "in place" else model[0]).compile(backend="aot_eager")
+        optimizer = PRONG(used, LR, eps=EPS, sample=SAMPLE, period=1, in_backward=in_backward)
+        for _ in range(2):
+            step(used, optimizer)
+        assert len(optimizer.state) >= 2
+        ends.append(vector(model))
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_graph_that_is_used_twice_counts_after_its_gradients_were_cleared(cleared):
+    """As where gradients of several losses are combined by hand."""
+    ends = []
+    for twice in (False, True):
+        model = mlp(6, 5, 3)
+        optimizer = PRONG(model, LR, eps=EPS, period=1)
+        loss = loss_of(model)
+        if twice:
+            loss.backward(retain_graph=True)
+            if cleared:
+                optimizer.zero_grad()
+        loss.backward()
+        if twice and not cleared:
+            for p in model.parameters():
+                p.grad /= 2
+        before, gradient = vector(model), vector_of_gradients(model)
+        optimizer.step()
+        assert not torch.allclose(
+            vector(model), before - LR * gradient
+        )  # the control: a plain step
+        ends.append(vector(model))
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-13)
+
+
+def vector_of_gradients(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("make", [lambda: mlp(6, 5, 3), lambda: nn.Conv2d(2, 3, 2).double()])
+def test_an_example_without_a_batch_is_a_batch_of_one(make):
+    """The errors of footnote 4 are in units of an example."""
+    x = X[0] if isinstance(make(), nn.Sequential) else X[:3].reshape(2, 3, 3)
+    ends = []
+    for unbatched in (False, True):
+        model = make()
+        with torch.no_grad():
+            for k, p in enumerate(model.parameters()):
+                p.copy_(torch.sin(torch.arange(p.numel()) + k).view_as(p) / 2)
+        optimizer = PRONG(model, LR, eps=EPS, period=1, backward_eps=0.1)
+        model(x if unbatched else x[None]).square().sum().backward()
+        optimizer.step()
+        ends.append(vector(model))
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-13)
+
+
+def test_a_sample_that_is_used_up_or_empty_is_refused():
+    used = iter([SAMPLE])
+    optimizer = PRONG(mlp(6, 3), LR, eps=EPS, sample=lambda: used, period=1)
+    step(optimizer.model, optimizer)
+    before = vector(optimizer.model)
+    with pytest.raises(
+        ValueError, match="sample: expected at least one example that reaches a layer"
+    ):
+        step(optimizer.model, optimizer)
+    assert torch.equal(vector(optimizer.model), before)
+    pair = PRONG(mlp(6, 3), LR, eps=EPS, sample=lambda: (X, LABELS))
+    with pytest.raises(ValueError, match="of a pair of inputs and targets, the inputs alone"):
+        pair.refresh()
+
+
+class Experts(nn.Module):
+    """Two layers, of which a batch may leave one without examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        first = x[:, 0] > -1e9
+        return torch.cat([self.a(x[first]), self.b(x[~first])])
+
+
+def test_a_layer_that_no_example_of_the_sample_reaches_takes_plain_steps():
+    torch.manual_seed(0)
+    model = Experts().double()
+    optimizer = PRONG(model, LR, eps=EPS, sample=SAMPLE, period=1)
+    before = model.b.weight.detach().clone()
+    loss_of(model).backward()
+    optimizer.step()
+    torch.testing.assert_close(model.b.weight.detach(), before - LR * model.b.weight.grad)
+    assert "inverse" in optimizer.state[model.a.weight]
+
+
+def test_errors_of_a_layer_that_is_too_wide_for_their_matrix_are_refused():
+    with pytest.raises(ValueError, match="backward_eps: layer '0': its output has 9 features"):
+        PRONG(mlp(6, 9, 3), LR, backward_eps=0.1, max_features=8)
+    PRONG(mlp(6, 8, 3), LR, backward_eps=0.1, max_features=8)
+
+
 def test_a_model_that_was_compiled_and_run_before_is_refused_without_a_sample():
     """Its code has no hooks, so that every step would be a plain one."""
     model = mlp(6, 3)
@@ -483,7 +594,7 @@ def test_an_empty_batch_changes_nothing(options):
 def test_statistics_of_an_empty_sample_are_refused():
     model = mlp(6, 5, 3)
     optimizer = PRONG(model, LR, eps=EPS, sample=lambda: X[:0])
-    with pytest.raises(ValueError, match="statistics: expected at least one example"):
+    with pytest.raises(ValueError, match="sample: expected at least one example"):
         step(model, optimizer)
     optimizer.sample = SAMPLE
     check(model, optimizer=optimizer)

@@ -912,7 +912,7 @@ class Lending(nn.Module):
     [
         (True, True, None, "used outside of it as well"),
         (True, True, "linear", "used outside of it as well"),
-        (False, True, None, "does not take part"),
+        (False, True, None, "used outside of it as well"),
         (True, False, None, "used outside of it as well"),
         (False, False, None, "used outside of it as well"),
     ],
@@ -923,7 +923,7 @@ def test_a_layer_that_lends_its_weight_takes_plain_steps(called, traceable, kind
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         optimizer = RNGD(model, 0.1, period=2, decay=0.5, statistics_every=1, blocks=kind)
-        assert len(seen) == traceable
+        assert len(seen) == (traceable and called)
         for _ in range(5):
             optimizer.zero_grad()
             F.cross_entropy(model(x), t).backward()
@@ -934,6 +934,48 @@ def test_a_layer_that_lends_its_weight_takes_plain_steps(called, traceable, kind
     assert reason in optimizer.plain["a"]
     assert not torch.allclose(model.b.weight, b - 0.1 * model.b.weight.grad)  # the control
     copy.deepcopy(optimizer).load_state_dict(optimizer.state_dict())
+
+
+class Auxiliary(nn.Module):
+    """A network with a head that is used in training only."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.head = nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.a(x) + (self.head(x) if self.training else 0)
+
+
+def encoder():
+    """A layer into which tracing does not look, and a linear one after it."""
+    inner = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
+    return nn.Sequential(
+        nn.Unflatten(1, (5, 1)), nn.Linear(1, 4), inner, nn.Flatten(), nn.Linear(20, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [(Auxiliary, ["a", "head"]), (encoder, ["1", "2.linear1", "2.linear2", "4"])],
+    ids=["head", "encoder"],
+)
+def test_layers_that_tracing_does_not_come_by_have_the_metric_of_a_linear_one(model, names):
+    torch.manual_seed(0)
+    model, (x, t) = model().double().eval(), batch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = RNGD(model, 0.1, period=1, statistics_every=1)
+    model.train()
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), t).backward()
+        before = {name: model.get_submodule(name).weight.detach().clone() for name in names}
+        optimizer.step()
+        for name, old in before.items():
+            weight = model.get_submodule(name).weight
+            assert not torch.allclose(weight.detach(), old - 0.1 * weight.grad)
+    assert set(names) <= set(optimizer.blocks) and not set(names) & set(optimizer.plain)
 
 
 @pytest.mark.parametrize(

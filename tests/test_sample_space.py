@@ -242,6 +242,32 @@ def test_float32_reports_a_small_residual_and_what_it_cannot_hold():
     assert strict.last.reason is Reason.STAGNATED and strict.last.residual > 1e-12
 
 
+class Derivative(nn.Module):
+    """The derivative of a network by its input, example by example, in a transform."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp((2, 5, 1))
+
+    def forward(self, x):
+        return torch.func.vmap(torch.func.jacrev(lambda z: self.inner(z)[0]))(x)
+
+
+def test_layers_inside_a_transform_are_no_layers_of_the_outputs():
+    model, x = Derivative(), randn(6, 2)
+    twin = copy.deepcopy(model)
+    SampleSpaceNaturalGradient(model, Gaussian(), 0.1, damping=0.1).step(x, torch.zeros_like(x))
+    f = FisherOperator(twin, x, Gaussian(), damping=0.1)
+    g = torch.autograd.grad(
+        Gaussian().nll(twin(x), torch.zeros_like(x)).mean(),
+        list(twin.parameters()),
+        materialize_grads=True,
+    )
+    dense = torch.stack([f @ e for e in torch.eye(f.shape[0], dtype=x.dtype)], 1)
+    wanted = flat(twin.parameters()) - 0.1 * torch.linalg.solve(dense, flat(g))
+    torch.testing.assert_close(flat(model.parameters()), wanted, rtol=1e-8, atol=1e-10)
+
+
 def test_momentum_decay_damping_rule_copies_and_states_go_on():
     x, t = randn(5, 4), targets(Categorical(), 5, 3)
     model = mlp()

@@ -85,10 +85,10 @@ SHAPES = ("shape", "dtype", "device", "ndim")
 SHAPE_METHODS = ("size", "dim", "numel")
 TWICE = "it is used twice"
 LENT = "its weight or bias is used outside of it as well"
-UNUSED = "it does not take part in the computation that was traced"
 UNTRACED = "its activation is unknown, as the model cannot be traced"
-NEVER = (TWICE, LENT, UNUSED)
-"""Why the metric of a layer's inputs would be wrong for its parameters, or would stay empty."""
+UNUSED = f"{UNTRACED}: the computation that was traced does not come by"
+NEVER = (TWICE, LENT)
+"""Why the metric of a layer's inputs would be wrong for its parameters."""
 
 
 def find_activations(

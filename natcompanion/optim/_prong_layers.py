@@ -31,6 +31,7 @@ class Layer:
         self.linear = getattr(module, "kernel_size", None) is None
         self.transposed = is_transposed(module)
         self.seen = self.routed = False
+        self.forgotten = 0
         self.forget()
 
     @property
@@ -53,7 +54,8 @@ class Layer:
         return last.reshape(-1, last.shape[-1])
 
     def forget(self) -> None:
-        """Drop what earlier passes left."""
+        """Drop what earlier passes left; one whose graph is still there may come by once more."""
+        self.forgotten += 1
         self.into: str | None = None
         self.moments: Moments | None = None
         self.errors: Moments | None = None
@@ -74,15 +76,16 @@ class Layer:
             self.forget()
             self.into = into
         new = wanted.get("moments")
-        if new is not None and wanted.get("counted") != into:
-            wanted["counted"] = into
+        if new is not None and wanted.get("counted") != self.forgotten:
+            wanted["counted"] = self.forgotten
             self.moments = new if self.moments is None else self.moments.merged(new)
         if "inputs" in wanted:
             self.inputs.append(wanted["inputs"])
         if "errors" in wanted and delta.numel():
             noted = Moments.of(self.rows(delta))
             self.errors = noted if self.errors is None else self.errors.merged(noted)
-            self.examples += len(delta)
+            alone = delta.ndim == (1 if self.linear else 3)  # an example without a batch
+            self.examples += 1 if alone else len(delta)
         if "captured" in wanted:
             self.captured = [*self.captured[-1:], (*wanted["captured"], delta.detach())]
 

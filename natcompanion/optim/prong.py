@@ -11,6 +11,7 @@ from torch import nn
 
 from natcompanion import _checks as check
 from natcompanion import _distributed
+from natcompanion._memory import beyond
 from natcompanion._modules import cleared
 from natcompanion._moments import Moments, damped_inverse
 from natcompanion.layers import preserved_buffers
@@ -284,15 +285,23 @@ class PRONG(Preconditioned):
     def _measure(self, inputs: Inputs) -> dict[str, Moments]:
         """Return the moments of every layer's input over a sample."""
         self._measured = {}
+        plainly = torch.compiler.set_stance("force_eager")
         try:
-            with preserved_buffers(self.model), _held(self.model):
+            with preserved_buffers(self.model), _held(self.model), plainly:
                 for arguments, named in _batches(inputs):
                     self.model(*arguments, **named)
-            return self._measured
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             raise ValueError(
-                f"sample: expected inputs that the model takes, but it refuses these: {error}"
+                "sample: expected inputs that the model takes (of a pair of inputs and targets, "
+                f"the inputs alone), but it refuses these: {error}"
             ) from error
+        else:
+            if not self._measured and not all(map(self._constant, self.layers.values())):
+                raise ValueError(
+                    "sample: expected at least one example that reaches a layer, got none; a "
+                    "generator is used up after one renewal: let the function return a new one"
+                )
+            return self._measured
         finally:
             self._measured = None
 
@@ -397,7 +406,7 @@ class PRONG(Preconditioned):
         """Note a pass through a layer, which counts once its backward pass has come by."""
         layer = self.layers[name]
         if self._measured is not None:
-            if not self._constant(layer):
+            if not self._constant(layer) and h.numel():
                 new = Moments.of(layer.rows(h))
                 old = self._measured.get(name)
                 self._measured[name] = new if old is None else old.merged(new)
@@ -685,7 +694,20 @@ class PRONG(Preconditioned):
         self.layers = {
             name: known.get(name) or self._layer(name, module) for name, module in modules.items()
         }
+        self._refuse_wide_outputs()
         self._register(modules)
+
+    def _refuse_wide_outputs(self) -> None:
+        """Refuse to whiten the errors of layers whose matrices of them would be too large."""
+        limit = self.param_groups[0]["max_features"]
+        for name, layer in self.layers.items():
+            n = layer.outputs
+            if self.param_groups[0]["backward_eps"] is None or n <= limit:
+                continue
+            reason = beyond(f"its output has {n} features", limit, 24e-9 * n**2, 2e-9 * n**3)
+            raise ValueError(
+                f"backward_eps: layer {name!r}: {reason}, or leave it out with parameters="
+            )
 
     def _restored(self) -> None:
         self._changed()

@@ -16,6 +16,7 @@ from natcompanion.damping import reduction_ratio
 from natcompanion.likelihoods import Likelihood
 from natcompanion.metrics import fast
 from natcompanion.metrics.model_function import DETACHED, ModelFunction
+from natcompanion.optim._prong_hooks import transformed
 from natcompanion.optim.natural_gradient import NaturalGradient, Step
 from natcompanion.solvers import Reason
 from natcompanion.solvers.solution import largest
@@ -424,7 +425,10 @@ class LayerJacobian(Jacobian):
             super().__init__(f, x)
 
     def prepare(self, x: torch.Tensor) -> None:
-        if any(m.calls != 1 or not m.outputs.requires_grad for m in self.layers):
+        if any(
+            m.calls != 1 or not m.outputs.requires_grad or transformed(m.outputs)
+            for m in self.layers
+        ):
             raise _NotOfLayers(
                 "model: expected layers that are called once, as at the first step, got another "
                 "pass; use NaturalGradient"

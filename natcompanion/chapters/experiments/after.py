@@ -24,26 +24,21 @@ TARGET = 1e-4
 KL = 10.0
 """Bound on a step in sample space, in nats; the recipe's."""
 GRIDS: dict[str, dict[str, tuple]] = {
-    "sgd": {"lr": (3e-3, 1e-2, 2e-2, 4e-2, 6e-2), "momentum": (0.5, 0.8, 0.9, 0.95)},
+    "sgd": {"lr": (1e-2, 2e-2, 4e-2, 6e-2, 8e-2), "momentum": (0.5, 0.8, 0.9, 0.95)},
     "adamw": {"lr": (0.03, 0.1, 0.2, 0.3, 1.0), "momentum": (0.5, 0.8, 0.9, 0.95)},
     "muon": {"lr": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), "momentum": (0.5, 0.8, 0.9, 0.95)},
-    "lbfgs": {
-        "lr": (0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.6, 0.7, 1.0),
-        "second": (10.0, 100.0),
-    },
+    "lbfgs": {"lr": (0.25, 0.4, 0.55, 0.7, 1.0), "second": (10.0, 30.0, 100.0, 300.0)},
     "sample": {
         "second": (1e-1, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8),
         "momentum": (0.0, 0.3),
     },
 }
-"""What the search tries: twenty settings a method, after a first search of twelve of them whose
-choices for SGD and Muon lay at an edge.
+"""What the search tries: twenty settings a method, after narrower searches whose choices for SGD,
+Muon and the memory of L-BFGS lay at an edge.
 """
 FIXED: dict[str, dict[str, float]] = {"lbfgs": {"momentum": 0.0}, "sample": {"lr": 1.0}}
 LENGTH = {"sgd": 2000, "adamw": 2000, "muon": 2000, "lbfgs": 800, "sample": 150}
 """Updates of a reported run: at least twice as many seconds for each rival as in sample space."""
-SEARCHED = 0.4
-"""Share of these updates in the search, in whole looks."""
 EVERY = {"sgd": 20, "adamw": 20, "muon": 20, "lbfgs": 5, "sample": 1}
 """Updates between two looks at the error."""
 
@@ -108,9 +103,8 @@ def network(generator: torch.Generator) -> Poisson:
 
 def search(method: str) -> list[dict[str, Any]]:
     """Return the settings that are tried for a method."""
-    grid, every = GRIDS[method], EVERY[method]
-    updates = math.ceil(SEARCHED * LENGTH[method] / every) * every
-    common = {"method": method, "updates": updates, "every": every, **FIXED.get(method, {})}
+    grid, how = GRIDS[method], {"updates": LENGTH[method], "every": EVERY[method]}
+    common: dict[str, Any] = {"method": method, **how, **FIXED.get(method, {})}
     if "second" not in grid:
         common["second"] = 0.0
     return [common | dict(zip(grid, point, strict=True)) for point in product(*grid.values())]
@@ -129,8 +123,9 @@ def poisson(settings: AfterPoisson) -> dict:
     with (clock := Clock()):
         step = stepper(settings, model, x)
     curve, seconds, arrived = [model.error()], [0.0], None
-    for update in looks(step, settings.updates, settings.every, clock):
-        error = model.error()
+    at_once = settings.every if settings.method == "lbfgs" else 1  # updates of one call of the step
+    for call in looks(step, settings.updates // at_once, settings.every // at_once, clock):
+        update, error = at_once * call, model.error()
         if not error < 10 * curve[0]:
             break
         curve.append(error)
@@ -203,9 +198,11 @@ def optimizers(settings: AfterPoisson, weights: list[nn.Parameter]) -> list[torc
                 flat, lr, momentum=momentum, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
             )
             return [orthogonal, torch.optim.AdamW(rest, **plain)]
-        case "lbfgs":  # one iteration an update, and none of torch's reasons to stop
+        case "lbfgs":  # all iterations to the next look in one call, and none of torch's reasons
+            # to stop: a call looks once more at the loss where the one before has ended
             memory = int(settings.second)
             options: dict[str, Any] = {"line_search_fn": "strong_wolfe", "history_size": memory}
-            options |= {"max_iter": 1, "tolerance_grad": 0.0, "tolerance_change": 0.0}
+            options |= {"max_iter": settings.every, "max_eval": 25 * settings.every}
+            options |= {"tolerance_grad": 0.0, "tolerance_change": 0.0}
             return [torch.optim.LBFGS(weights, lr, **options)]
     raise ValueError(f"method: expected one of {', '.join(GRIDS)}, got {settings.method!r}")

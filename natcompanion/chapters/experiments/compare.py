@@ -1,4 +1,5 @@
-"""One comparison of the methods that a reader would choose among, on three problems.
+"""One comparison of the methods that a reader would choose among, on three problems, and on the
+network of RNGD's Figure 5.
 
 Its settings are searched on some seeds (preset ``tuning``) and reported from others
 (``chapter``).
@@ -18,6 +19,7 @@ from torch import nn
 from natcompanion import optim
 from natcompanion.chapters.experiments import Settings, experiment
 from natcompanion.chapters.experiments import _prong_training as prong
+from natcompanion.chapters.experiments import _rfim_training as rfim
 from natcompanion.chapters.experiments.kit import Clock, fed, looks
 from natcompanion.data import digits
 from natcompanion.likelihoods import Bernoulli, Categorical, Likelihood
@@ -39,7 +41,7 @@ NORMALIZED = ("batchnorm", "prong+")
 """The methods whose model has batch normalization."""
 WIDTHS = (196, 100, 50, 25, 10)
 """Of the auto-encoder in PRONG's chapter."""
-TARGETS = {"autoencoder": 3.5, "logistic": 1e-4, "convolution": 0.05}
+TARGETS = {"autoencoder": 3.5, "logistic": 1e-4, "convolution": 0.05, "figure5": 0.01}
 """The score at which a run has arrived: squared error of an image, excess loss, training loss."""
 
 Step = Callable[[torch.Tensor, torch.Tensor], None]
@@ -186,10 +188,20 @@ def convolution(settings: Compare) -> Problem:
     return Problem(likelihood, x, t, model, lambda m: _loss(m, likelihood, x, t), batch=64)
 
 
+def figure5(settings: Compare) -> Problem:
+    """The network of 784-64-64-64-10 ReLU units of RFIM's Figure 5, on 4,000 digits."""
+    split, likelihood = rfim.load("digits", settings.seed), Categorical()
+    normalization = "bnb" if settings.method in NORMALIZED else ""
+    model = rfim.network((split.x.shape[1], 64, 64, 64, 10), normalization, settings.generator(1))
+    x, t = split.x, split.t
+    return Problem(likelihood, x, t, model, lambda m: _loss(m, likelihood, x, t), batch=100)
+
+
 PROBLEMS: dict[str, Callable[[Compare], Problem]] = {
     "autoencoder": autoencoder,
     "logistic": logistic,
     "convolution": convolution,
+    "figure5": figure5,
 }
 
 

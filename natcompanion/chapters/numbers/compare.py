@@ -44,13 +44,16 @@ def methods(problem: str) -> list[str]:
 
 
 def chosen(problem: str, method: str) -> Choice:
-    """Return the settings that the search chose for a method; its edges are of what can be
-    widened.
+    """Return the settings that the search chose for a method. A momentum of 0 is no edge, and
+    neither is one of two values.
     """
     tuning = stored("compare.tuning").select(problem=problem)
-    found = choice(tuning, method, "lateness", SETTINGS)
-    ends = tuple(name for name in found.edges if name in ("lr", "second"))
-    return Choice(found.settings, found.searched, ends)
+    found = choice(tuning, method, "lateness", SETTINGS, zero=("momentum",))
+    tried = {record.settings["momentum"] for record in tuning.select(method=method)}
+    numeric = ("lr", "momentum", "second") if len(tried) > 2 else ("lr", "second")
+    return Choice(
+        found.settings, found.searched, tuple(name for name in found.edges if name in numeric)
+    )
 
 
 def step_size(problem: str, method: str) -> float:
@@ -150,6 +153,12 @@ def last(problem: str, method: str) -> float:
     return score if score > ROUNDING else 0.0
 
 
+def share_searched(problem: str, method: str) -> float:
+    """Return what share of the updates of a reported run a run of the search makes at most."""
+    tuning = stored("compare.tuning").select(problem=problem, method=method)
+    return max(r.settings["updates"] for r in tuning) / updates(problem, method)
+
+
 def updates(problem: str, method: str) -> int:
     """Return how many updates a reported run makes."""
     return runs(problem, method)[0].settings["updates"]
@@ -204,10 +213,8 @@ def settings_text(problem: str, method: str) -> str:
 
 
 def at_an_edge(problem: str) -> str:
-    """Return the methods whose chosen step size or second setting is the least or the greatest that
-    was tried.
-    """
-    words = {"lr": "step size"}
+    """Return the methods with a chosen setting that is the least or the greatest that was tried."""
+    words = {"lr": "step size", "momentum": "momentum"}
     found = [
         f"{METHODS[method]} ({' and '.join(words.get(e, SECOND.get(method, e)) for e in edges)})"
         for method in methods(problem)

@@ -111,6 +111,10 @@ SMALL = """([least, where]) => {
 
 CUT = """() => [...document.querySelectorAll('.bd-article mjx-container')].filter(node => {
   if (!node.checkVisibility()) return false;
+  const line = node.closest('p, li, dd, td, th, figcaption, summary, h1, h2, h3, h4');
+  const wide = node.scrollWidth > node.clientWidth + 1;
+  if (wide && node.getAttribute('display') !== 'true' &&
+      line?.clientWidth > node.scrollWidth + 16) return true;  // it scrolls, and had room
   for (let box = node; box && !box.matches('.bd-article'); box = box.parentElement) {
     const {overflowX, display} = getComputedStyle(box);
     if (display === 'inline' || overflowX === 'visible') continue;

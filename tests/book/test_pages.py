@@ -318,7 +318,9 @@ SPOILED = {
         "</article>",
         (
             '<div style="overflow: hidden; width: 9px"><div style="width: 99px">'
-            "<mjx-container>wide</mjx-container></div></div></article>"
+            "<mjx-container>wide</mjx-container></div></div><p><mjx-container tabindex='0' "
+            'style="display: inline-block; overflow-x: auto; width: 9px">wide, with room'
+            "</mjx-container></p></article>"
         ),
     ),
     "parted": (
@@ -352,6 +354,8 @@ def test_a_spoiled_page_is_noticed(browser, mini_site, kind, monkeypatch):
         seen
     ) + layout_problems(seen)
     assert found and (hasattr(seen, kind) or any(kind in problem for problem in found)), found
+    if kind == "cut":
+        assert {line[-4:] for line in found} == {"room", "wide"}
     if kind == "barriers":
         rules = {line.split(": ")[1] for line in found}
         assert {"button-name", "color-contrast"} <= rules

@@ -5,9 +5,9 @@ import numpy as np
 from natcompanion.chapters.numbers import compare
 
 
-def ahead(key: str = "updates") -> np.ndarray:
-    """Return for each start of the auto-encoder whether PRONG arrives before the best rival."""
-    return compare.ahead("prong", "autoencoder", key)
+def ahead(key: str = "updates", problem: str = "autoencoder") -> np.ndarray:
+    """Return for each start of a problem whether PRONG arrives before the best rival."""
+    return compare.ahead("prong", problem, key)
 
 
 def arrives(method: str, key: str = "updates") -> float | str:

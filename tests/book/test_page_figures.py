@@ -1690,6 +1690,8 @@ def test_no_names_of_axes_or_marks_run_into_each_other(open_page):
     page = open_page("whitening.PLANE")
     page.set_viewport_size({"width": 240, "height": 900})
     page.evaluate(FRAMES)
+    paper = open_page("boltzmann.MACHINE").get_by_text("the paper’s")
+    assert paper.is_visible(), "ticks without words hide none"
     hidden = page.locator(".nc-mark [hidden]")
     assert "limit" in hidden.all_text_contents(), "which the page hides at need"
     assert page.locator(".nc-mark:has([hidden])").first.is_visible()

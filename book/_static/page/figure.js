@@ -169,7 +169,7 @@
       for (const mark of marks.children) {
         const { left, right } = mark.getBoundingClientRect();
         mark.firstChild.hidden = shown.some(([a, b]) => left < b + 2 && right > a - 2);
-        if (!mark.firstChild.hidden) shown.push([left, right]);
+        if (mark.textContent && !mark.firstChild.hidden) shown.push([left, right]);
       }
     };
     new ResizeObserver(settle).observe(track);

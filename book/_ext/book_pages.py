@@ -96,6 +96,14 @@ def keep_formulas(
     context["body"] = keep_together(context.get("body", ""))
 
 
+def name_first_page(app: Sphinx, exception: Exception | None) -> None:
+    """Give the page that leads on to the introduction a title."""
+    first = Path(app.outdir) / "index.html"
+    if exception is None and first.exists() and "<title" not in (text := first.read_text()):
+        head = f'<meta charset="utf-8"><title>{app.config.html_title}</title>'
+        first.write_text(f'<!doctype html><html lang="en">{head}{text}</html>\n')
+
+
 def setup(app: Sphinx) -> dict:
     """Register the extension."""
     app.add_config_value(
@@ -105,4 +113,5 @@ def setup(app: Sphinx) -> dict:
     app.connect("source-read", check_numbers)
     app.connect("html-page-context", draw_figures)
     app.connect("html-page-context", keep_formulas)
+    app.connect("build-finished", name_first_page, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -146,11 +146,14 @@ def read(folder: Path) -> Iterator[list[str]]:
     """Yield the entries of all pages of a site."""
     for path in sorted((folder / "book").rglob("*.html"), key=order):
         page = path.relative_to(folder).as_posix()
-        chapter = ""
+        name = paper = ""
         for entry in Reader(page, path.read_text(encoding="utf-8")).entries:
-            if entry.kind in ("chapter", "page", "api") or page.removesuffix(".html")[5:] in ROWS:
-                chapter = chapter if entry.kind in ROWS.values() else " ".join(entry.title).strip()
-            yield entry.written(" ".join(chapter.split()))
+            title = " ".join("".join(entry.title).split())
+            if entry.kind in ("chapter", "page", "api"):
+                name = title
+            elif entry.kind == "section":
+                paper = title
+            yield entry.written(paper if entry.kind in ROWS.values() else name)
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:

@@ -212,6 +212,51 @@ def test_words_find_an_equation_and_a_link_shows_a_hidden_row(page, site):
 
 
 @pytest.mark.browser
+def test_back_brings_the_filter_of_the_address_back(page, site):
+    all_rows = len(ledger.load("claims"))
+    page.goto((site / "book" / "claims.html").as_uri() + "?paper=rfim")
+    rfim = shown(page)[0]
+    page.evaluate("location.hash = 'whitening'")
+    page.wait_for_function("!location.search")
+    assert shown(page)[0] == all_rows
+    page.go_back()
+    page.wait_for_function("location.search === '?paper=rfim'")
+    page.wait_for_function("!document.querySelector('#whitening').offsetParent")
+    assert shown(page)[0] == rfim < all_rows
+    assert page.locator("[name=paper]").input_value() == "rfim"
+    page.go_forward()
+    page.wait_for_function("!location.search")
+    page.wait_for_function("document.querySelector('#whitening').offsetParent")
+    assert shown(page)[0] == all_rows
+
+
+@pytest.mark.browser
+def test_an_address_that_is_cut_or_asks_for_anything_is_no_error(page, site):
+    errors, all_rows = [], len(ledger.load("claims"))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    for ending in ("?length=1&item=2&0=3&namedItem=4&paper=none", "#%", "#whitening_%E0%A4"):
+        page.goto((site / "book" / "claims.html").as_uri() + ending)
+        page.reload()
+        assert shown(page)[0] == all_rows, ending
+    page.goto((site / "book" / "claims.html").as_uri() + "?length=1&paper=rfim#%")
+    assert 0 < shown(page)[0] < all_rows
+    assert errors == []
+    page.evaluate("setTimeout(() => decodeURIComponent('%'))")
+    page.wait_for_timeout(50)
+    assert len(errors) == 1, "an error that is seen"
+
+
+@pytest.mark.browser
+def test_the_address_of_a_row_is_wide_and_high_enough_for_a_finger(page, site, name):
+    page.goto((site / "book" / f"{name}.html").as_uri())
+    sizes = """links => links.map(link => link.getBoundingClientRect())
+      .map(({width, height}) => Math.min(width, height))"""
+    for width in (1280, 640, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert min(page.locator(".ledger-here").evaluate_all(sizes)) >= 24
+
+
+@pytest.mark.browser
 def test_counts_of_the_scoreboard_lead_to_as_many_rows(page, site):
     page.goto((site / "book" / "scoreboard.html").as_uri())
     cells = page.locator("td a[href*='?paper=']").evaluate_all(

@@ -428,13 +428,166 @@ def test_a_field_without_a_number_keeps_the_last_one(open_page, given):
     assert field.input_value() == "0.7" and page.evaluate(STATE)["rate"] == 0.7
 
 
-def test_small_numbers_are_written_with_raised_digits(open_page):
+def test_numbers_have_three_digits_and_raised_powers(open_page):
     page = open_page("whitening.PLANE")
-    assert page.evaluate("() => [5e-7, -2e-12, 0.5].map(NC.number)") == [
-        "5 × 10⁻⁷",
-        "−2 × 10⁻¹²",
-        "0.500",
-    ]
+    written = {
+        5e-7: "5 × 10⁻⁷",
+        -2e-12: "−2 × 10⁻¹²",
+        0.5: "0.500",
+        0: "0",
+        99.96: "100",
+        999.6: "1000",
+        -1234.5: "−1235",
+        9999.6: "1.00 × 10⁴",
+        7882082382600: "7.88 × 10¹²",
+        -1.6449914702303597e97: "−1.64 × 10⁹⁷",
+    }
+    ours = page.evaluate("list => list.map(NC.number)", list(written))
+    assert ours == list(written.values())
+    away = open_page("revisiting.LANDSCAPE", "#revisiting_method-3_rate3-2_step-8")
+    away.wait_for_function("() => document.querySelector('.nc-words').textContent.length > 40")
+    words = away.locator(".nc-words").text_content()
+    assert " × 10" in words and not re.search(r"\d{6}|e\+", words), words
+
+
+def test_an_address_cut_anywhere_leaves_the_figure_as_it_starts(open_page):
+    page = open_page("whitening.PLANE", "#%")
+    start = page.evaluate(STATE)
+    cut = ["E0%A4", *(f"condition-{text}" for text in ("", "0x10", "1-2", "e5", "50%", "%E0%A4"))]
+    for ending in (*cut, "t", "rate-", "eps", "constructor-1", "toString-1", "t-0x1"):
+        with page.expect_event("load"):
+            page.evaluate("ending => { location.hash = 'whitening_' + ending }", ending)
+        assert page.locator(".nc-ready").count() == 1 and page.evaluate(STATE) == start, ending
+    with page.expect_event("load"):
+        page.evaluate("location.hash = 'whitening_t-0p5_condition-'")
+    assert page.evaluate(STATE) == {**start, "t": 0.5}
+    page.evaluate("location.hash = '%'")
+    assert page.locator(".nc-figure").is_visible()
+
+
+def test_a_figure_that_fails_leaves_its_pictures_and_the_others(browser, tmp_path):
+    fails = '<script>NC.figure("broken.X", () => { throw Error("broken"); });</script>'
+    place = '<div class="nc-figure" data-figure="broken.X"><script type="a">{}</script></div>'
+    pictures = '<div class="cell"><div class="cell_output">pictures of the broken</div></div>'
+    text = document("whitening.PLANE").replace("<main>", f"{fails}<main>{place}{pictures}")
+    (tmp_path / "page.html").write_text(text)
+    page, said = browser.new_page(), []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.locator(".nc-figure").evaluate_all(
+        "roots => roots.map(root => root.matches('.nc-ready'))"
+    ) == [False, True]
+    assert page.get_by_text("pictures of the broken").is_visible()
+    assert len(said) == 1 and "broken" in said[0]
+    page.close()
+
+
+def test_back_and_reset_take_a_linked_state_away_and_a_section_does_not(open_page):
+    page = open_page("whitening.PLANE")
+    start = page.evaluate(STATE)
+    with page.expect_event("load"):
+        page.evaluate("() => { location.hash = 'whitening_t-1' }")
+    assert page.evaluate(STATE) == {**start, "t": 1}
+    page.evaluate("window.same = true; location.hash = 'section'")
+    page.wait_for_timeout(100)
+    assert page.evaluate("same") and page.evaluate(STATE)["t"] == 1
+    for t in (1, 0):  # of the state, and of the page before it
+        with page.expect_event("load"):
+            page.evaluate("history.back()")
+        assert page.evaluate(STATE)["t"] == t
+    for name in ("whitening.PLANE", RULERS):
+        page = open_page(name)
+        page.evaluate("navigator.clipboard.writeText = async () => {}")
+        page.get_by_role("button", name="Copy link").click()
+        assert "#" in page.url
+        page.get_by_role("button", name="Reset").click()
+        assert "#" not in page.url
+        page.evaluate("location.hash = 'section'")
+        page.get_by_role("button", name="Reset").click()
+        assert page.url.endswith("#section")
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_copied_link_is_seen_and_heard_each_time(open_page, copied):
+    write = "async () => {}" if copied else "async () => { throw Error(); }"
+    told = "Link copied." if copied else "The address of the page now carries the state."
+    for name in ("whitening.PLANE", RULERS, "rfim.LIGHT"):
+        page = open_page(name)
+        page.wait_for_timeout(700)  # its own words are said by then
+        page.evaluate(f"""() => {{
+          navigator.clipboard.writeText = {write};
+          window.heard = [];
+          const node = document.querySelector('.nc-heard[role=status]');
+          node.textContent = '';
+          const listen = new MutationObserver(() => heard.push(node.textContent));
+          listen.observe(node, {{childList: true}});
+        }}""")
+        button = page.get_by_role("button", name="Copy link")
+        wide = button.bounding_box()["width"]
+        button.click()
+        done = page.get_by_role("button", name="Copied" if copied else "In the address")
+        assert done.bounding_box()["width"] >= wide - 1
+        done.click()
+        page.wait_for_function("() => heard.length === 3")
+        assert page.evaluate("heard") == [told, "", told]
+        button.wait_for(timeout=4000)
+
+
+def test_a_field_shows_what_was_typed_or_linked_and_a_slider_gives_three_digits(open_page):
+    page = open_page("whitening.PLANE", "#whitening_condition-6895_rate-0p12345")
+    field = page.get_by_label("condition number, as a number")
+    assert field.input_value() == "6895"
+    assert page.get_by_label("step size, as a number").input_value() == "0.12345"
+    for typed in ("1234.5", "6895"):
+        field.fill(typed)
+        field.blur()
+        assert field.input_value() == typed and page.evaluate(STATE)["condition"] == float(typed)
+    page.evaluate("navigator.clipboard.writeText = async () => {}")
+    page.get_by_role("button", name="Copy link").click()
+    assert "condition-6895_rate-0p12345" in page.url
+    slider = page.get_by_label("condition number", exact=True)
+    slider.evaluate("node => { node.value = 0.7; node.dispatchEvent(new Event('input')); }")
+    shown = field.input_value()
+    assert float(shown) == page.evaluate(STATE)["condition"] == float(f"{float(shown):.3g}")
+
+
+def test_one_arrow_key_moves_every_field_and_slider_a_little(open_page):
+    keys = """() => {
+      const press = (node, key) => {
+        const event = new KeyboardEvent('keydown', {key, cancelable: true});
+        node.dispatchEvent(event);
+        return event.defaultPrevented;
+      };
+      const shown = [];
+      for (const control of document.querySelectorAll('.nc-control')) {
+        const [range, field] = control.querySelectorAll('input');
+        const keys = [[field, 'ArrowUp', 'ArrowDown'], [range, 'ArrowRight', 'ArrowLeft']];
+        for (const [node, up, down] of keys) {
+          const [first, second] = +range.value > 0.9 ? [down, up] : [up, down];
+          const values = [field.value], places = [+range.value];
+          for (const key of [first, second]) {
+            if (!press(node, key)) throw Error('the key goes on');
+            values.push(field.value), places.push(+range.value);
+          }
+          shown.push([range.ariaLabel, values, Math.abs(places[1] - places[0])]);
+        }
+      }
+      return shown;
+    }"""
+    for name in NAMES:
+        for label, values, moved in open_page(name).evaluate(keys):
+            assert values[0] != values[1] != values[2], f"{label}: {values}"
+            assert moved < 0.05 or label == "T, updates", f"{label}: {values}"
+    page = open_page("prong.LAYER", "#prong_T-1")
+    slider = page.get_by_label("T, updates", exact=True)
+    for wanted in (2, 3, 4):
+        slider.press("ArrowRight")
+        assert page.evaluate(STATE)["T"] == wanted
+    slider.press("Home")
+    slider.press("ArrowLeft")
+    assert page.evaluate(STATE)["T"] == 1
+    slider.press("Alt+ArrowRight")
+    assert page.evaluate(STATE)["T"] == 1, "a key of the browser"
 
 
 def steps(page) -> int:
@@ -456,6 +609,21 @@ def test_the_clock_plays_stops_and_steps(open_page, motion):
     assert steps(page) == stopped + 1
     dots = page.evaluate("() => document.querySelector('.nc-dots.nc-natural').getAttribute('d')")
     assert dots.count("M") == min(stopped + 2, 41)
+
+
+def test_the_clock_ends_only_what_it_began(open_page):
+    """Numbers of frames and of timers coincide: what a timer has must not end a frame."""
+    page = open_page("whitening.PLANE", reduced_motion="reduce")
+    page.evaluate("""() => {
+      window.ended = [];
+      window.cancelAnimationFrame = id => ended.push(id);
+    }""")
+    page.get_by_role("button", name="Play").click()
+    page.get_by_role("button", name="Step").click()
+    stopped = steps(page)
+    page.wait_for_timeout(700)
+    assert steps(page) == stopped and page.evaluate("ended") == []
+    assert page.get_by_role("button", name="Play").is_visible()
 
 
 def test_an_operation_that_is_wrong_shows_in_the_paths(open_page):
@@ -568,7 +736,7 @@ def test_the_edge_is_pulled_and_one_arrow_swings_while_the_other_stays(open_page
     pull(page, "Edge", 110, 0)
     stretch, after = page.evaluate(STATE)["stretch"], arrows(page)
     assert stretch > 0.8
-    assert page.get_by_label("stretch of v, as a number").input_value() == f"{stretch:.3g}"
+    assert float(page.get_by_label("stretch of v, as a number").input_value()) == stretch
     for still in ("gradient 1", "natural 1"):
         assert after[still] == before[still]
     (x, y), (u, w) = (drawn["other 1"] for drawn in (before, after))
@@ -590,7 +758,7 @@ def test_a_finger_and_keys_move_both_handles(open_page):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowUp")
     state = page.evaluate(STATE)
-    assert state["stretch"] == pytest.approx(0.6 + 5 / 99, abs=1e-9)
+    assert state["stretch"] == pytest.approx(0.6 + 5 / 99, abs=5e-4)
     page.get_by_role("button", name="Point").focus()
     page.keyboard.press("Shift+ArrowDown")
     assert page.evaluate(STATE)["w"] == pytest.approx(3.6 - 1 / 165)
@@ -773,7 +941,7 @@ def test_each_control_moves_what_heeds_it_and_nothing_else(open_page):
 
 def test_steps_and_cells_are_walked_by_arrow_keys(open_page):
     page = open_machine(open_page)
-    page.get_by_role("button", name="Step 20").focus()
+    page.get_by_role("slider", name="Step:").focus()
     for key in ("ArrowRight", "ArrowRight", "Shift+ArrowLeft", "ArrowLeft"):
         page.keyboard.press(key)
     assert steps(page) == 11
@@ -789,7 +957,7 @@ def test_steps_and_cells_are_walked_by_arrow_keys(open_page):
 @pytest.mark.parametrize("touch", [False, True])
 def test_the_step_is_dragged_by_mouse_and_finger(open_page, touch):
     page = open_machine(open_page, has_touch=touch)
-    box = page.get_by_role("button", name="Step 20").locator(".nc-point").bounding_box()
+    box = page.get_by_role("slider", name="Step:").locator(".nc-point").bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     drag(page, (x, y), (x - 60, y), touch)
     page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.step < 15")
@@ -925,12 +1093,12 @@ def test_the_start_of_the_landscape_is_dragged_and_the_paths_follow(open_page):
 @pytest.mark.parametrize("touch", [False, True])
 def test_the_step_of_the_landscape_is_dragged_and_keys_move_both_handles(open_page, touch):
     page = open_landscape(open_page, has_touch=touch)
-    box = page.get_by_role("button", name="Step 3").last.locator(".nc-point").bounding_box()
+    box = page.get_by_role("slider", name="Step:").locator(".nc-point").bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     drag(page, (x, y), (x + 70, y), touch)
     page.wait_for_function("() => document.querySelector('.nc-figure').nc.state.step > 6")
     n = steps(page)
-    page.get_by_role("button", name=f"Step {n}: ").focus()
+    page.get_by_role("slider", name="Step:").focus()
     page.keyboard.press("ArrowLeft")
     assert steps(page) == page.evaluate(STATE)["step"] == n - 1
     page.get_by_role("button", name="Start").focus()
@@ -1176,7 +1344,7 @@ def test_controls_of_the_layer_move_what_heeds_them(open_page):
 
 def test_updates_are_walked_and_a_link_carries_them(open_page):
     page = open_layer(open_page)
-    page.get_by_role("button", name="Update 20").focus()
+    page.get_by_role("slider", name="Update:").focus()
     for key in ("ArrowRight", "Shift+ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
     assert steps(page) == 30
@@ -1355,7 +1523,7 @@ def test_a_finger_and_keys_move_points_weights_and_step(open_page):
     page.get_by_role("button", name="Weights").last.focus()
     page.keyboard.press("ArrowDown")
     assert page.evaluate(STATE)["w2"] == pytest.approx(-1.5 - 5 / unit)
-    page.get_by_role("button", name="Step 0").focus()
+    page.get_by_role("slider", name="Step:").focus()
     for key in ("ArrowRight", "Shift+ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
     assert steps(page) == 10
@@ -1476,6 +1644,101 @@ def test_a_figure_fits_and_can_be_hit_and_read(open_page, name, width, theme):
     for text, inside, height in page.evaluate(TEXTS):
         assert inside >= -1, f"{text} leaves its drawing by {-inside:.1f} px"
         assert height >= 12, text
+
+
+STEPPED = ("boltzmann.MACHINE", "prong.LAYER", "revisiting.LANDSCAPE", "rfim.LIGHT")
+"""The figures with a handle on the axis of steps."""
+
+
+def test_the_handle_on_the_steps_is_a_slider_with_its_keys(open_page):
+    for name in STEPPED:
+        page = open_page(name)
+        page.set_viewport_size({"width": 800, "height": 400})
+        handle = page.locator(".nc-handle[role=slider]")
+        handle.focus()
+        last, scrolled = int(handle.get_attribute("aria-valuemax")), page.evaluate("scrollY")
+        for key, n in {"End": last, "Home": 0, "PageUp": 10, "PageDown": 0, "ArrowUp": 1}.items():
+            page.keyboard.press(key)
+            assert steps(page) == n == int(handle.get_attribute("aria-valuenow")), (name, key)
+        unit = "update" if name.startswith("prong") else "step"
+        assert handle.get_attribute("aria-valuetext") == f"{unit} 1"
+        assert page.evaluate("scrollY") == scrolled
+
+
+CLASHES = """() => {
+  const seen = selector => [...document.querySelectorAll(selector)]
+    .filter(node => node.textContent && node.checkVisibility({visibilityProperty: true}));
+  const clash = (nodes, least) => nodes.flatMap((one, k) => nodes.slice(k + 1).filter(two => {
+    const [a, b] = [one, two].map(node => node.getBoundingClientRect());
+    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    return across > least && down > 6;
+  }).map(two => `${one.textContent} and ${two.textContent}`));
+  return [...clash(seen('.nc-axis, .nc-title'), -3),
+    ...[...document.querySelectorAll('.nc-marks')].flatMap(marks => clash([...marks.children]
+      .map(mark => mark.firstChild).filter(words => words.textContent && !words.hidden), 0))];
+}"""
+
+
+def test_no_names_of_axes_or_marks_run_into_each_other(open_page):
+    for name in NAMES:
+        page = open_page(name)
+        for width in (320, 390, 800, 960, 1200, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate(FRAMES)
+            assert page.evaluate(CLASHES) == [], f"{name} at {width} px"
+    page = open_page("whitening.PLANE")
+    page.set_viewport_size({"width": 240, "height": 900})
+    page.evaluate(FRAMES)
+    paper = open_page("boltzmann.MACHINE").get_by_text("the paper’s")
+    assert paper.is_visible(), "ticks without words hide none"
+    hidden = page.locator(".nc-mark [hidden]")
+    assert "limit" in hidden.all_text_contents(), "which the page hides at need"
+    assert page.locator(".nc-mark:has([hidden])").first.is_visible()
+    page.evaluate("() => document.querySelectorAll('.nc-mark span').forEach(x => x.hidden = false)")
+    assert page.evaluate(CLASHES) != []
+
+
+PALE = """() => {
+  const probe = document.body.appendChild(document.createElement('i'));
+  probe.style.forcedColorAdjust = 'none';
+  const known = {};
+  const shine = colour => known[colour] ??= measured(colour);
+  const measured = colour => {
+    probe.style.color = colour;
+    const [r, g, b] = getComputedStyle(probe).color.match(/[\\d.]+/g).map(x => x / 255)
+      .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const ground = shine('Canvas');
+  const ratio = colour => Math.max(shine(colour) / ground, ground / shine(colour));
+  const kinds = {
+    'text, .nc-handle:not(.nc-sample, .nc-grip) .nc-point': 'fill',
+    '.nc-valley, .nc-heights, .nc-level': 'stroke',
+  };
+  return Object.entries(kinds).flatMap(([kind, key]) =>
+    [...document.querySelectorAll(`.nc-figure :is(${kind})`)]
+      .filter(node => node.checkVisibility())
+      .map(node => [node.getAttribute('class'), node.textContent, getComputedStyle(node)[key]])
+      .filter(([, , colour]) => colour.startsWith('rgb') && ratio(colour) < 3));
+}"""
+
+
+def test_the_colours_of_the_reader_hold_in_either_theme(open_page):
+    borders = """labels => labels.map(label => getComputedStyle(label).borderTopColor)"""
+    for name in NAMES:
+        page = open_page(name, forced_colors="active", color_scheme="dark")
+        for theme in ("light", "dark"):
+            page.evaluate(f"document.documentElement.dataset.theme = {theme!r}")
+            assert page.evaluate(PALE) == [], f"{name}, {theme}"
+        cards = page.locator(":is(.nc-choice, .nc-row) label")
+        chosen = page.locator(":is(.nc-choice, .nc-row) label:has(:checked)")
+        colours = cards.evaluate_all(borders)
+        for colour in chosen.evaluate_all(borders):
+            assert colours.count(colour) == 1
+    page.add_style_tag(content="html:root .nc-figure { --text: #222832 !important; }")
+    page.evaluate("document.documentElement.dataset.theme = 'light'")
+    assert page.evaluate(PALE) != [], "what the figure would look like without"
 
 
 @pytest.mark.parametrize("name", NAMES)

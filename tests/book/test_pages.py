@@ -183,6 +183,29 @@ def test_the_first_page_leads_to_the_introduction(browser, site):
     page.close()
 
 
+def test_every_page_has_a_title(site, mini_site):
+    for folder in (site, mini_site):
+        for name in (*pages(folder), "index.html"):
+            assert re.search(r"<title>[^<]+</title>", (folder / name).read_text()), name
+
+
+def test_a_knob_of_a_slider_is_hit_beside_it(browser, mini_site):
+    page = browser.new_page()
+    page.goto((mini_site / "book" / "chapter.html").as_uri())
+    page.locator(".nc-explore .noUi-handle").first.wait_for()
+    hit = """(knob, far) => {
+      knob.scrollIntoView({block: 'center'});
+      const {left, right, top, bottom} = knob.getBoundingClientRect();
+      const [x, y] = [(left + right) / 2, (top + bottom) / 2];
+      return [[left - far, y], [right + far, y], [x, top - far], [x, bottom + far]]
+        .every(place => knob.contains(document.elementFromPoint(...place)));
+    }"""
+    knob = page.locator(".nc-explore .noUi-handle").first
+    assert knob.evaluate(hit, 3)
+    assert not knob.evaluate(hit, 8)
+    page.close()
+
+
 class Links(HTMLParser):
     """Collect the links and the anchors of a page."""
 

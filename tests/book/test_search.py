@@ -80,6 +80,62 @@ def test_the_number_of_results_is_announced_and_the_address_keeps_the_question(p
     assert ask(page, "xyzzy") == [] and status.text_content() == "No places"
 
 
+def status(page) -> str:
+    """Return what the live region says."""
+    return page.locator(".book-search [role=status]").text_content()
+
+
+def test_the_same_question_in_other_letters_finds_the_same(page):
+    for one, *others in (
+        ("K-FAC", "kfac", "KFAC", "k-fac"),
+        ("Gauss-Newton", "gaussnewton"),
+        ("damped_solve", "damped_solve()", "solvers.damped_solve(G, g)"),
+        ("Eq. 35", "eqn 35", "Eqs. 35", "Eqns. (35)", "equation 35"),
+    ):
+        found = ask(page, one)
+        assert found
+        for other in others:
+            again = ask(page, other)
+            assert again[0] == found[0], f"{one}, {other}"
+            assert again == found or "_" in one, f"{one}, {other}"
+    marked = [mark for mark in ask(page, "kfac") and page.locator("li mark").all_text_contents()]
+    assert {"K-FAC", "KFAC"} <= set(marked)
+
+
+def test_a_result_names_its_page(page):
+    ask(page, "PRONG")
+    places = page.locator(".book-search li").evaluate_all("""lines => lines.map(line =>
+      line.querySelector('a').textContent + ', ' + line.querySelector('span').textContent)""")
+    assert {"PRONG, Claims", "PRONG, Equations", "PRONG, Errata"} <= set(places)
+    assert len(set(places[:10])) == 10
+
+
+def test_words_that_the_book_does_not_have_are_taken_for_the_nearest(page):
+    for asked, shown in {
+        "fishers": "fisher",
+        "whitenning": "whitening",
+        "natrual gradient": "natural gradient",
+    }.items():
+        found = ask(page, asked)
+        assert status(page).startswith(f"Nothing for “{asked}”; shown is “{shown}”: "), asked
+        assert found == ask(page, shown) and "Nothing" not in status(page)
+        marks = page.locator(".book-search li mark").all_text_contents()
+        assert marks
+    for nowhere in ("C++", "xyzzy", "quetzalcoatl"):
+        assert ask(page, nowhere) == [] and status(page) == "No places"
+
+
+def test_without_scripts_the_page_has_no_form_that_does_nothing(browser, site):
+    for scripts in (True, False):
+        context = browser.new_context(java_script_enabled=scripts)
+        page = context.new_page()
+        page.goto((site / "search.html").as_uri())
+        assert page.locator(".book-search form").is_visible() == scripts
+        assert page.locator("noscript p").is_visible() != scripts
+        assert page.title() == "Search — natcompanion"
+        context.close()
+
+
 def test_a_question_is_text(page):
     """What looks like a pattern or like markup is neither."""
     for query in ("(", "[a-", "<b>Fisher</b>", "\\", "c++"):

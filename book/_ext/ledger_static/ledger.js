@@ -23,6 +23,14 @@
     }));
   };
 
+  const plain = (text) => {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text;
+    }
+  };
+
   const option = (value, text) => new Option(text, value);
 
   const choice = (name, label, values) => {
@@ -87,7 +95,7 @@
 
     // A row that a link names is shown, whatever the filter says.
     const reveal = () => {
-      const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+      const target = document.getElementById(plain(location.hash.slice(1)));
       if (!target) return;
       if (target.hidden || target.closest("section[hidden]")) {
         for (const field of form.elements) if (field.name) field.value = "";
@@ -97,16 +105,20 @@
       target.scrollIntoView();
     };
 
-    for (const [name, value] of new URLSearchParams(location.search)) {
-      const field = form.elements[name];
-      if (field) field.value = value;
-      if (field && field.selectedIndex === -1) field.value = "";
-    }
+    const ask = () => {
+      const asked = new URLSearchParams(location.search);
+      for (const field of form.querySelectorAll("[name]")) {
+        field.value = asked.get(field.name) ?? "";
+        if (field.selectedIndex === -1) field.value = "";
+      }
+      show();
+    };
     form.addEventListener("input", () => (show(), keep("")));
     form.addEventListener("reset", () => setTimeout(() => (show(), keep(""))));
     form.addEventListener("submit", (event) => event.preventDefault());
+    window.addEventListener("popstate", ask);
     window.addEventListener("hashchange", reveal);
-    show();
+    ask();
     if (location.hash) reveal();
   };
 

@@ -111,7 +111,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   const block = svg("path", { class: "nc-block nc-penalty", d: [[4, 0, 3, 4], [0, 4, 4, 3]].map(([i, j, m, n]) =>
     `M${LEFT + i * CELL} ${TOP + j * CELL}h${m * CELL}v${n * CELL}h${-m * CELL}z`).join("") });
   map.append(edges, block);
-  [["visible", 2], ["hidden", 5.5], ["pairs of both", 13]].forEach(([words, k]) => {
+  [["visible", 1.7], ["hidden", 5.8], ["pairs of both", 13]].forEach(([words, k]) => {
     text(map, LEFT + k * CELL, TOP - 5, words, "middle");
     text(map, 0, 0, words, "middle").setAttribute("transform", `translate(${LEFT - 6} ${TOP + k * CELL}) rotate(-90)`);
   });
@@ -196,7 +196,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   const gammaName = text(chart, 0, 0, "", "start", "nc-label nc-penalty");
   const cursor = svg("path", { class: "nc-target" });
   chart.append(cursor);
-  const scrub = NC.scrub(chart, stepAt, () => clock);
+  const scrub = NC.scrub(chart, stepAt, STEPS, () => clock);
 
   const curve = (part, values) => values.slice(0, STEPS + 1)
     .map((y, k) => [across(k), part.down(y)])
@@ -218,8 +218,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   const drawStep = (n) => {
     const run = runs[state.method];
     set(cursor, { d: `M${across(n).toFixed(1)} ${HIGH.top}V${LOW.bottom}` });
-    scrub.put(across(n), LOW.bottom);
-    scrub.node.setAttribute("aria-label", `Step ${n}: drag it, or press arrow keys`);
+    scrub.put(n, across(n), LOW.bottom);
     [[HIGH, "likelihood"], [LOW, "share"]].forEach(([part, key]) => METHODS.forEach((_, m) => {
       const y = part.down(runs[m][key][n]);
       set(part.dots[m], { d: Number.isFinite(y) ? NC.dots([[across(n), y]]) : "" });

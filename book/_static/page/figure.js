@@ -74,16 +74,28 @@
       },
     };
   };
-  // A handle that moves the clock along an axis of steps; keys go step by step.
-  NC.scrub = (drawing, at, clock) => {
-    const handle = NC.handle(drawing, { label: "Step", move: (x) => clock().put(at(x), true) });
-    handle.node.onkeydown = (event) => {
-      const way = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
+  // The way that a key goes, up or down; 0 for other keys and for those of the browser.
+  const WAYS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
+  const wayOf = (event) => (event.altKey || event.ctrlKey || event.metaKey ? 0 : WAYS[event.key] ?? 0);
+  // A handle that moves the clock along an axis of the steps 0..length: a slider. Its put() takes the step, too.
+  NC.scrub = (drawing, at, length, clock, unit = "step") => {
+    const name = unit[0].toUpperCase() + unit.slice(1);
+    const label = `${name}: drag it, or press arrow keys`;
+    const { node, put } = NC.handle(drawing, { label, move: (x) => clock().put(at(x), true) });
+    node.removeAttribute("aria-roledescription");
+    NC.set(node, { role: "slider", "aria-valuemin": 0, "aria-valuemax": length });
+    node.onkeydown = (event) => {
+      const way = wayOf(event);
       if (!way) return;
       event.preventDefault();
-      clock().put(clock().now + way * (event.shiftKey ? 10 : 1), true);
+      clock().put(clock().now + way * (event.shiftKey && Math.abs(way) === 1 ? 10 : 1), true);
     };
-    return handle;
+    return {
+      put(n, x, y) {
+        put(x, y);
+        NC.set(node, { "aria-valuenow": n, "aria-valuetext": `${unit} ${n}` });
+      },
+    };
   };
   // Where the values of a square grid (rows of n) cross a level, as a path; at(column, row) gives pixels.
   NC.contour = (values, n, level, at) => {
@@ -105,12 +117,14 @@
     return path;
   };
 
-  // Three digits, zeros kept, a true minus.
+  // Three digits, zeros kept, a true minus; far from one as a power of ten.
   NC.number = (x) => {
-    const size = Math.abs(x);
-    const text = size === 0 ? "0" : size >= 1000 ? x.toFixed(0) : size >= 1e-4 ? x.toPrecision(3) : x.toExponential(0);
+    const size = Math.abs(+x.toPrecision(3));
+    const text = size === 0 ? "0" : size >= 1e4 ? x.toExponential(2) : size >= 1000 ? x.toFixed(0)
+      : size < 1e-4 ? x.toExponential(0) : x.toPrecision(3);
     const raised = (digits) => [...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
-    return text.replace(/e-(\d+)/, (_, digits) => ` × 10⁻${raised(digits)}`).replace(/^-/, "−");
+    const power = (_, sign, digits) => ` × 10${sign === "-" ? "⁻" : ""}${raised(digits)}`;
+    return text.replace(/e([+-])(\d+)/, power).replace(/^-/, "−");
   };
 
   // The nearest value that is allowed; with zero, what is below the least counts as 0.
@@ -132,13 +146,33 @@
       if (zero && x < low) return 0;
       return FREE + (1 - FREE) * (log ? Math.log(x / low) / Math.log(high / low) : (x - low) / (high - low));
     };
-    const exact = (x) => String(whole ? Math.round(x) : +x.toPrecision(3));
+    const rounded = (x, digits) => (whole ? Math.round(x) : +x.toPrecision(digits));
+    const exact = (x) => String(rounded(x, 6));
+    const nearest = (p) => rounded(at(p), 3); // what the slider gives
+    // The next value that shows as another, at least a step of the track away.
+    const next = (x, way, step) => {
+      let p = position(x);
+      do p = Math.min(1, Math.max(0, p + way * step));
+      while (p > 0 && p < 1 && nearest(p) === x);
+      return nearest(p);
+    };
     const range = NC.html("input", { type: "range", min: 0, max: 1, step: 0.005, "aria-label": label });
     const field = NC.html("input", { type: "number", step: whole ? 1 : "any", min: zero ? 0 : low, max: high });
     field.setAttribute("aria-label", `${label}, as a number`);
     const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
     const track = NC.html("span", { class: "nc-track" }, range, marks);
     let held = value;
+    // A mark whose words run into one before it keeps its tick alone.
+    const settle = () => {
+      const shown = [];
+      for (const { firstChild: words } of marks.children) words.hidden = false;
+      for (const mark of marks.children) {
+        const { left, right } = mark.getBoundingClientRect();
+        mark.firstChild.hidden = shown.some(([a, b]) => left < b + 2 && right > a - 2);
+        if (mark.textContent && !mark.firstChild.hidden) shown.push([left, right]);
+      }
+    };
+    new ResizeObserver(settle).observe(track);
     const hold = (x) => {
       held = x;
       range.setAttribute("aria-valuetext", exact(x));
@@ -156,9 +190,10 @@
             .filter(({ value: x }) => x >= (zero ? 0 : low) && x <= high)
             .map(({ value: x, text, kind }) => {
               const side = position(x) > 0.5 ? "nc-before" : "nc-after";
-              return NC.html("span", { class: `nc-mark ${side} nc-${kind}`, style: `--at:${position(x)}` }, text);
+              return NC.html("span", { class: `nc-mark ${side} nc-${kind}`, style: `--at:${position(x)}` }, NC.html("span", {}, text));
             }),
         );
+        requestAnimationFrame(settle);
       },
     };
     const take = (x) => {
@@ -166,10 +201,20 @@
       change(x);
     };
     range.oninput = () => {
-      const x = +exact(at(+range.value));
+      const x = nearest(+range.value);
       field.value = exact(x);
       take(x);
     };
+    const press = (step, keys) => (event) => {
+      const way = wayOf(event);
+      if (Math.abs(way) !== 1 || !keys.test(event.key)) return;
+      event.preventDefault();
+      const x = next(held, way, step);
+      self.set(x);
+      take(x);
+    };
+    range.onkeydown = press(0.005, /Arrow/);
+    field.onkeydown = press(0.01, /Up|Down/);
     field.oninput = () => {
       if (field.value === "" || !field.checkValidity()) return;
       const x = NC.within(limits, +field.value);
@@ -237,7 +282,7 @@
     node.onpointerup = node.onpointercancel = () => (grip = null);
     const keys = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     node.onkeydown = (event) => {
-      const way = keys[event.key];
+      const way = wayOf(event) && keys[event.key];
       if (!way) return;
       event.preventDefault();
       const length = event.shiftKey ? step / 5 : step;
@@ -264,7 +309,20 @@
     return compute;
   };
 
-  NC.button = (text, click) => NC.html("button", { type: "button", onclick: click }, text);
+  // A button. What its click answers, if anything, stands on it for a while.
+  NC.button = (text, click) => {
+    const node = NC.html("button", { type: "button" }, text);
+    let timer = null;
+    node.onclick = async () => {
+      const answer = await click();
+      if (!answer) return;
+      clearTimeout(timer);
+      node.style.minWidth = `${node.offsetWidth}px`;
+      node.textContent = answer;
+      timer = setTimeout(() => (node.textContent = text), 2000);
+    };
+    return node;
+  };
   NC.buttons = (hint, actions) =>
     NC.html("div", { class: "nc-clock" },
       ...Object.entries(actions).map(([text, click]) => NC.button(text, click)),
@@ -289,16 +347,24 @@
     const { button } = NC;
     const count = NC.html("output", { class: "nc-count", "aria-live": "off" });
     let n = length;
-    let timer = null;
+    let stop = null; // ends what is to come; null while it does not play
     let rest = true; // where the figure put it: Play begins at 0
     const put = (k) => {
       n = Math.min(length, Math.max(0, k));
       count.textContent = `${unit} ${n}`;
       show(n);
     };
+    const frame = (go) => {
+      const id = requestAnimationFrame(go);
+      stop = () => cancelAnimationFrame(id);
+    };
+    const later = (go, time) => {
+      const id = setTimeout(go, time);
+      stop = () => clearTimeout(id);
+    };
     const pause = () => {
-      if (timer) cancelAnimationFrame(timer), clearTimeout(timer);
-      timer = null;
+      stop?.();
+      stop = null;
       play.textContent = "Play";
     };
     const run = () => {
@@ -310,17 +376,18 @@
         exact += ((now - last) / 1000) * pace(exact);
         last = now;
         put(Math.floor(exact));
-        if (n < length) timer = requestAnimationFrame(tick);
+        if (n < length) frame(tick);
         else pause();
       };
       const jump = () => {
         put(n < 4 ? n + 1 : 2 * n);
-        if (n < length) timer = setTimeout(jump, 1000);
+        if (n < length) later(jump, 1000);
         else pause();
       };
-      timer = still() ? setTimeout(jump, 500) : requestAnimationFrame(tick);
+      if (still()) later(jump, 500);
+      else frame(tick);
     };
-    const play = button("Play", () => (timer ? pause() : run()));
+    const play = button("Play", () => (stop ? pause() : run()));
     const forward = button("Step", () => {
       pause();
       rest = false;
@@ -328,6 +395,7 @@
     });
     const back = button("Reset", () => {
       pause();
+      NC.forget();
       reset();
     });
     const share = button("Copy link", link);
@@ -347,29 +415,45 @@
 
   // The state as the end of an address, in letters that an anchor may hold: name_condition50_t0p5_xm1.
   NC.link = (name, state) => {
-    const text = (x) => String(+x.toPrecision(4)).replace("e-", "em").replace("-", "m").replace(".", "p");
+    const text = (x) => String(+x.toPrecision(6)).replace("e-", "em").replace("-", "m").replace(".", "p");
     return `${name}_${Object.entries(state).map(([key, x]) => `${key}-${text(x)}`).join("_")}`;
   };
-  const anchor = () => decodeURIComponent(location.hash.slice(1)).split("_");
+  const plain = (text) => {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text; // it was cut within a letter
+    }
+  };
+  const anchor = (address) => plain(new URL(address).hash.slice(1)).split("_");
+  // Whether an address carries the state of a figure of this page.
+  const carries = (address) =>
+    [...document.querySelectorAll(".nc-figure")].some((root) => root.dataset.figure.startsWith(`${anchor(address)[0]}.`));
+  NC.forget = () => {
+    if (carries(location.href)) history.replaceState(history.state, "", location.href.split("#")[0]);
+  };
   // The state that a figure starts with: that of the address, within the limits of each number, or its own.
   NC.linked = (name, start, limits) => {
-    const [first, ...parts] = anchor();
+    const [first, ...parts] = anchor(location.href);
     const found = { ...start };
     if (first !== name) return found;
     for (const part of parts) {
-      const [key, text = ""] = part.split("-");
+      const [, key, text] = part.match(/^(\w+)-(m?\d+(?:p\d+)?(?:em?\d+)?)$/) ?? [];
+      if (!key || !Object.hasOwn(limits, key)) continue;
       const x = Number(text.replace("em", "e-").replace("m", "-").replace("p", "."));
-      if (key in limits && Number.isFinite(x)) found[key] = NC.within(limits[key], x);
+      if (Number.isFinite(x)) found[key] = NC.within(limits[key], x);
     }
     return found;
   };
   NC.share = async (words, hash) => {
-    history.replaceState(null, "", `#${hash}`);
+    history.replaceState(history.state, "", `#${hash}`);
     try {
       await navigator.clipboard.writeText(`${location.href.split("#")[0]}#${hash}`);
       words.tell("Link copied.");
+      return "Copied";
     } catch {
       words.tell("The address of the page now carries the state.");
+      return "In the address";
     }
   };
 
@@ -388,7 +472,9 @@
       },
       tell(text) {
         clearTimeout(timer);
-        heard.textContent = text;
+        const again = heard.textContent === text; // what stays is not heard
+        heard.textContent = again ? "" : text;
+        if (again) timer = setTimeout(() => (heard.textContent = text), 50);
       },
     };
   };
@@ -452,23 +538,34 @@
   };
 
   NC.figure = (name, draw) => (figures[name] = draw);
+  const start = (root) => {
+    const programs = JSON.parse(root.querySelector("script").textContent);
+    const loaded = Object.fromEntries(Object.entries(programs).map(([key, program]) => [key, NC.load(program)]));
+    figures[root.dataset.figure](root, loaded);
+    root.classList.add("nc-ready");
+    // The pictures that it replaces on a screen are the first output after it.
+    const after = (cell) => root.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
+    [...document.querySelectorAll(".cell:has(.cell_output)")].find(after)?.classList.add("nc-pictures");
+  };
 
   // Without this, or if a figure fails, the page shows the pictures that were drawn before; so it does with ?frames.
   document.addEventListener("DOMContentLoaded", () => {
     if (/[?&]frames\b/.test(location.search)) return;
-    // Another state for a figure of this page, typed or by the buttons of the browser: start with it.
-    addEventListener("hashchange", () => {
-      if ([...document.querySelectorAll(".nc-figure")].some((root) => root.dataset.figure.startsWith(`${anchor()[0]}.`)))
-        location.reload();
+    // Another state for a figure of this page, typed or by the buttons of the browser: start with it. So does the page
+    // that lay before a state; a link from a state to a section lets the figure stand.
+    const visited = "visited";
+    addEventListener("hashchange", ({ oldURL }) => {
+      const again = history.state === visited;
+      history.replaceState(visited, "");
+      if (carries(location.href) || (again && carries(oldURL))) location.reload();
     });
+    history.replaceState(visited, "");
     for (const root of document.querySelectorAll(".nc-figure")) {
-      const programs = JSON.parse(root.querySelector("script").textContent);
-      const loaded = Object.fromEntries(Object.entries(programs).map(([key, program]) => [key, NC.load(program)]));
-      figures[root.dataset.figure](root, loaded);
-      root.classList.add("nc-ready");
-      // The pictures that it replaces on a screen are the first output after it.
-      const after = (cell) => root.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
-      [...document.querySelectorAll(".cell:has(.cell_output)")].find(after)?.classList.add("nc-pictures");
+      try {
+        start(root);
+      } catch (error) {
+        console.error(error);
+      }
     }
   });
 })();

@@ -150,7 +150,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
   const written = sheet("The loss over v and w, the point, and a step of each rule", "gradient", 30, 30 + WIDE, SHORT);
   const other = sheet("The same over u and w: the sheet is stretched", "other", OTHER.left, OTHER.right, { natural: NAMES.natural, other: NAMES.other });
   for (const w of [2.5, 3, 3.5, 4]) NC.text(written.drawing, 25, written.pixel([0, w])[1] + 4, w, "end", "nc-axis");
-  NC.text(written.drawing, 25, 289, "v", "end", "nc-axis");
+  NC.text(written.drawing, 36, 289, "v", "end", "nc-axis");
   NC.text(written.drawing, 12, TOP + 8, "w", "end", "nc-axis");
   NC.text(other.drawing, 9, 289, "u", "end", "nc-axis");
   const handle = NC.handle(written.drawing, {
@@ -166,7 +166,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
     label: "Edge",
     kind: "nc-grip",
     move(x) {
-      change("stretch")(NC.within(LIMITS.stretch, (x - OTHER.middle) / (WIDE / 2)));
+      change("stretch")(+NC.within(LIMITS.stretch, (x - OTHER.middle) / (WIDE / 2)).toPrecision(3));
       controls.stretch.set(state.stretch);
     },
   });
@@ -208,6 +208,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
   controls.stretch.mark([{ value: 1, text: "as it is" }]);
   const buttons = NC.buttons("Drag the dot; pull the edge. Steps are drawn 5 times as large.", {
     Reset() {
+      NC.forget();
       Object.assign(state, START);
       Object.entries(controls).forEach(([key, control]) => control.set(state[key]));
       refresh();

@@ -161,7 +161,7 @@ NC.figure("prong.LAYER", (root, programs) => {
   const beats = svg("path", { class: "nc-beat nc-natural" });
   const cursor = svg("path", { class: "nc-target" });
   chart.append(beats, cursor);
-  const scrub = NC.scrub(chart, (x) => Math.round((UPDATES * (x - left)) / (right - left)), () => clock);
+  const scrub = NC.scrub(chart, (x) => Math.round((UPDATES * (x - left)) / (right - left)), UPDATES, () => clock, "update");
 
   // A whitening has two places in a curve: before and after it.
   const curve = (part, key, run) => run.seen.slice(0, UPDATES + 1)
@@ -181,8 +181,7 @@ NC.figure("prong.LAYER", (root, programs) => {
   const drawStep = (n) => {
     const now = runs.map((run) => run.seen[n]);
     set(cursor, { d: `M${across(n).toFixed(1)} ${HIGH.top}V${LOW.bottom}` });
-    scrub.put(across(n), BEAT);
-    scrub.node.setAttribute("aria-label", `Update ${n}: drag it, or press arrow keys`);
+    scrub.put(n, across(n), BEAT);
     PARTS.forEach(([part, key]) => METHODS.forEach((_, m) => {
       const y = now[m] ? part.down(now[m][key]) : NaN;
       set(part.dots[m], { d: Number.isFinite(y) ? NC.dots([[across(n), y]]) : "" });

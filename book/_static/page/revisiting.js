@@ -206,7 +206,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
   NC.text(chart, WIDE.left, 14, "Error", "start", "nc-title");
   NC.text(chart, WIDE.left, 136, "KL divergence of a step, nats", "start", "nc-title");
   const cursor = part(chart, "nc-target");
-  const scrub = NC.scrub(chart, at, () => clock);
+  const scrub = NC.scrub(chart, at, STEPS, () => clock);
 
   // ---- Both.
 
@@ -245,8 +245,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     .map(([x, y]) => [x, NC.within({ low: -1e3, high: 1e3 }, y)]);
   const drawStep = (n) => {
     set(cursor, { d: `M${across(n).toFixed(1)} ${HIGH.top}V${LOW.bottom}` });
-    scrub.put(across(n), LOW.bottom);
-    scrub.node.setAttribute("aria-label", `Step ${n}: drag it, or press arrow keys`);
+    scrub.put(n, across(n), LOW.bottom);
     METHODS.forEach((_, m) => {
       if (!paths[m]) return;
       set(stops[m], { d: NC.dots(points(m).slice(n, n + 1)) });

@@ -140,7 +140,7 @@ NC.figure("rfim.LIGHT", (root, programs) => {
   const arrow = NC.handle(inputs.drawing, { label: "Weights", kind: "nc-tip", reach: 14, move: weigh });
   const legend = svg("g", { class: "nc-legend" });
   inputs.drawing.append(legend);
-  for (const [x, kind, words] of [[LEFT + 12, "nc-sample", "label 1"], [LEFT + 72, "nc-sample nc-hollow", "label 0"]]) {
+  for (const [x, kind, words] of [[LEFT + 12, "nc-sample", "label 1"], [LEFT + 84, "nc-sample nc-hollow", "label 0"]]) {
     legend.append(svg("g", { class: kind }, svg("circle", { class: "nc-point", cx: x, cy: BOTTOM - 11, r: 5 })));
     NC.text(legend, x + 9, BOTTOM - 7, words, "start", "nc-axis nc-over");
   }
@@ -246,7 +246,7 @@ NC.figure("rfim.LIGHT", (root, programs) => {
   falls.box.prepend(svg("path", { class: "nc-target", d: `M${CURVE.left} ${falls.down(CLOSE)}H${CURVE.right}` }));
   const cursor = svg("path", { class: "nc-target" });
   chart.append(cursor);
-  const scrub = NC.scrub(chart, axisOfSteps.at, () => clock);
+  const scrub = NC.scrub(chart, axisOfSteps.at, STEPS, () => clock);
   const drawLosses = () => {
     const curves = METHODS.map(({ name, text, short }, m) => ({
       name, text: short ?? text,
@@ -258,8 +258,7 @@ NC.figure("rfim.LIGHT", (root, programs) => {
   const drawCursor = (n) => {
     const x = axisOfSteps.across(n);
     set(cursor, { d: `M${x.toFixed(1)} ${CURVE.top}V${CURVE.bottom}` });
-    scrub.put(x, CURVE.bottom);
-    scrub.node.setAttribute("aria-label", `Step ${n}: drag it, or press arrow keys`);
+    scrub.put(n, x, CURVE.bottom);
     METHODS.forEach((_, m) => {
       const y = above(losses[m][n]);
       set(falls.dots[m], { d: Number.isFinite(y) ? NC.dots([[x, y]]) : "" });
@@ -317,7 +316,7 @@ NC.figure("rfim.LIGHT", (root, programs) => {
     },
     link: () => {
       const moved = Object.entries(state).filter(([key, x]) => x !== START[key]);
-      NC.share(words, NC.link("rfim", Object.fromEntries(moved)));
+      return NC.share(words, NC.link("rfim", Object.fromEntries(moved)));
     },
   });
   // The contours and the names follow in the next frame.

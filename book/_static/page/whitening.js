@@ -195,7 +195,7 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
   };
   controls.t.mark([{ value: 0, text: "θ" }, { value: 1, text: "φ" }]);
   controls.condition.mark([{ value: 6890, text: "the paper’s" }]);
-  controls.eps.mark([{ value: 0, text: "0" }, { value: 0.01, text: "the paper’s" }]);
+  controls.eps.mark([{ value: 0.01, text: "the paper’s" }, { value: 0, text: "0" }]);
   const clock = NC.clock({
     length: STEPS,
     hint: "Drag the dot; the star is the goal.",

@@ -293,8 +293,8 @@ def turned_by(claim: Claim, *, folder: Path | None = None) -> dict[str, str]:
     """Return the small moves that turn a verdict over, and the verdict that each leads to.
 
     The moves are all bounds of the criterion 20 % lower or higher (of a share above the half, what
-    is missing to the whole), and each independent unit left out. Empty for a claim that no
-    experiment settles.
+    is missing to the whole), each independent unit left out, and those that the claim names
+    (``turns``). Empty for a claim that no experiment settles.
     """
     return moves(claim, measured(claim, folder=folder))
 
@@ -320,7 +320,8 @@ def moves(claim: Claim, measurement: Measurement | None) -> dict[str, str]:
     for outcome, count in without.items():
         if outcome != verdict:
             turned[f"{count} of {without.total()} units, each left out alone"] = outcome
-    return turned
+    named = {move: to for move, to in (claim.turns or {}).items() if to != verdict}
+    return turned | named
 
 
 def _one_left_out(each: np.ndarray) -> list[np.ndarray]:

@@ -135,6 +135,12 @@ BAD = [
     ),
     ("claims", TESTED, {"test": "test_b"}, "test: expected a pytest node id"),
     ("claims", TESTED, {"verdict": "undecided", "note": "x"}, "only an interval of an experiment"),
+    ("claims", TESTED, {"turns": {"a seed": "partly"}}, "turns: expected null"),
+    ("claims", CLAIM, {"turns": {}}, "turns: expected moves and verdicts"),
+    ("claims", CLAIM, {"turns": "a seed"}, "turns: expected moves and verdicts"),
+    ("claims", CLAIM, {"turns": {" ": "partly"}}, "turns: expected a move in words"),
+    ("claims", CLAIM, {"turns": {"a seed": "reproduced"}}, "turns: expected another verdict"),
+    ("claims", CLAIM, {"turns": {"a seed": "not testable here"}}, "turns: expected another"),
     ("equations", EQUATION, {"number": 3.5}, "number: expected a number or a label"),
     ("equations", EQUATION, {"number": True}, "number: expected a number or a label"),
     ("equations", EQUATION, {"status": "right"}, "status: expected one of verified"),
@@ -295,6 +301,17 @@ ALL_LEFT_OUT = {"10 of 10 units, each left out alone": "not reproduced"}
 )
 def test_small_moves_that_turn_a_verdict_over_are_named(results, criterion, turned):
     assert ledger.turned_by(claim(criterion=criterion), folder=results) == turned
+
+
+def test_moves_that_a_claim_names_join_those_that_are_computed(results):
+    """A named move counts unless it leads to the verdict that the runs give."""
+    named, firm = {"another grid": "partly"}, {"reproduced": "high < 1.6"}
+    assert ledger.turned_by(claim(criterion=firm), folder=results) == {}
+    assert ledger.turned_by(claim(criterion=firm, turns=named), folder=results) == named
+    near = claim(criterion={"reproduced": "high < 1.24"}, turns=named)
+    assert ledger.turned_by(near, folder=results) == {"bounds 20 % lower": "undecided"} | named
+    partly = {"reproduced": "high < 0", "partly": "high < 1.6"}
+    assert ledger.turned_by(claim(criterion=partly, turns=named), folder=results) == {}
 
 
 def test_a_bound_on_a_share_moves_within_the_whole(results):

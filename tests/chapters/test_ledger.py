@@ -258,6 +258,9 @@ def test_measured_value_and_interval(results):
         ({"reproduced": "value == 1"}, "undecided"),
         ({"reproduced": "value == -1"}, "not reproduced"),
         ({"reproduced": "all(each < 1)"}, "not reproduced"),  # no interval: a count
+        ({"reproduced": "middle > 1"}, "undecided"),  # the median is 0.95
+        ({"reproduced": "middle < 1"}, "reproduced"),
+        ({"reproduced": "middle > 1.2"}, "not reproduced"),
         ({"reproduced": "n > 10", "partly": "low > 0.5"}, "partly"),
         (
             {"reproduced": "n == 10 and middle < 1 and min(each) > 0.4 and all(each < 2)"},
@@ -347,6 +350,7 @@ MEASURES = {
     "nothing": lambda toy: toy.values("nothing"),
     "table": lambda toy: toy.values("many"),
     "four": lambda toy: toy.values("fast")[:4],
+    "interval_of_four": lambda toy: ratio_interval(toy.values("fast")[:4]),
     "infinite": lambda toy: toy.values("fast") * np.inf,
     "text": lambda _: "text",
     "unknown": lambda toy: toy.values("fast", speed=1),
@@ -388,6 +392,7 @@ def test_measures(results, measure, text):
         ("nothing", "no value 'nothing'"),
         ("table", "one number for each seed or problem, got shape"),
         ("four", "at least 5, got 4"),
+        ("interval_of_four", "at least 5, got 4"),
         ("infinite", "finite numbers"),
         ("text", "finite numbers"),
         ("unknown", "no setting speed"),

@@ -644,3 +644,24 @@ def test_the_covariance_costs_nothing_extra():
     assert counts(100, 8, 6)[1] == 2 * covariance  # linear in the samples
     assert counts(50, 16, 12)[1] == 4 * covariance  # quadratic in the dimension
     assert counts(50, 16, 6)[1] == 2 * covariance  # of one layer alone it would be linear
+
+
+def test_a_decomposition_is_cubic_in_the_number_of_parameters():
+    """Introduction: multiplications of a Cholesky decomposition, counted; a product is square."""
+
+    def decomposed(matrix: torch.Tensor) -> tuple[torch.Tensor, int]:
+        L, count, n = torch.zeros_like(matrix), 0, len(matrix)
+        for j in range(n):
+            column = matrix[j:, j] - L[j:, :j] @ L[j, :j]
+            L[j:, j] = column / column[0].sqrt()
+            count += (n - j) * (j + 1)
+        return L, count
+
+    counts = []
+    for n in (60, 120):
+        root = torch.randn(n, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        matrix = root @ root.mT + torch.eye(n, dtype=torch.float64)
+        L, count = decomposed(matrix)
+        assert torch.allclose(L @ L.mT, matrix, atol=1e-9)
+        counts.append(count)
+    assert 7.5 < counts[1] / counts[0] < 8 and 120**2 / 60**2 == 4

@@ -20,6 +20,7 @@ from natcompanion._moments import Moments, damped_inverse, gram
 from natcompanion.data import mnist
 from natcompanion.likelihoods import Categorical
 from natcompanion.optim import PRONG, PRONGPlus
+from natcompanion.whitening import whitening_matrix
 
 MOMENTUM = pytest.mark.parametrize(
     "options",
@@ -948,3 +949,30 @@ def test_a_step_on_gradients_that_are_not_finite_is_refused(value):
         optimizer.step()
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     assert optimizer.steps == steps
+
+
+def test_a_diagonal_covariance_gives_the_numbers_of_batch_normalization_and_not_its_gradient():
+    """Section 3.4: of the same inputs. Batch normalization sends gradients through its statistics;
+    PRONG holds them. With the full covariance the numbers are others.
+    """
+    draw = torch.Generator().manual_seed(0)
+    x, mixing = (
+        torch.randn(n, 3, generator=draw, dtype=torch.float64, requires_grad=n > 3)
+        for n in (200, 3)
+    )
+    h = x @ mixing + 1
+    centred = h.detach() - h.detach().mean(0)
+    C = centred.mT @ centred / len(h)
+
+    def whitened(covariance):
+        U = whitening_matrix(covariance, kind="zca", eps=0.0)
+        return (h - h.detach().mean(0)) @ U.mT
+
+    normal = nn.BatchNorm1d(3, eps=1e-15, affine=False).double()(h)
+    diagonal = whitened(C.diagonal().diag())
+    assert torch.allclose(diagonal, normal, atol=1e-10)
+    assert float((whitened(C) - normal).detach().abs().max()) > 0.1
+    gradients = [
+        torch.autograd.grad(y.pow(3).sum(), h, retain_graph=True)[0] for y in (diagonal, normal)
+    ]
+    assert float((gradients[0] - gradients[1]).abs().max()) > 0.1

@@ -772,22 +772,6 @@ def test_errata_sign_of_the_decoder_bias():
     assert gap(printed, tied(w, b, model.x)) > 0.1
 
 
-def test_errata_reference_to_equation_24():
-    """After Eq. 16: of the equations on linear outputs only Eq. 9 stands in Section 3, before the
-    Gauss-Newton matrix; Eq. 24 is its derivation in the appendix.
-    """
-    linear = {
-        entry.number
-        for entry in ledger.load("equations", "revisiting")
-        if entry.function == "natcompanion.likelihoods.Gaussian"
-    }
-    assert {number for number in linear if number < 14} == {9} and 24 in linear
-    model, x, variance = network(), inputs(), 0.5
-    J = reference.jacobian(model, x)
-    equation_9 = torch.einsum("nop,noq->pq", J, J) / len(x) / variance
-    assert gap(metrics.fisher(model, x, Gaussian(variance**0.5)), equation_9) < 1e-12
-
-
 def test_errata_multinomial_is_categorical():
     """Section 8.2.3: Eq. 27 adds up to 1 over single draws; over the counts of two draws, a
     multinomial has a coefficient that it lacks.
@@ -997,6 +981,30 @@ def test_a_flat_region_of_the_loss_need_not_be_flat_for_the_model():
     for labels in itertools.product(range(O), repeat=3):
         g = reference.gradients(model, x, torch.tensor(labels), likelihood)
         assert float((g @ flat).abs().max()) < 1e-6 * float(g.abs().max())
+
+
+def test_labels_of_the_model_make_the_covariance_the_metric_on_average():
+    """Section 4.1: U, averaged over labels of the model, is G; over others it is not."""
+    model, x = network(), inputs(6)
+    log_p = model(x).log_softmax(1)
+    scores = torch.stack(
+        [
+            torch.cat(
+                [
+                    g.flatten()
+                    for g in torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
+                ]
+            )
+            for value in log_p.flatten()
+        ]
+    ).view(*log_p.shape, -1)
+
+    def averaged(p):
+        return torch.einsum("nt,ntp,ntq->pq", p, scores, scores) / len(x)
+
+    p, G = log_p.detach().exp(), metrics.fisher(model, x, Categorical())
+    assert gap(averaged(p), G) < 1e-12
+    assert gap(averaged(p.roll(1, dims=1)), G) > 0.1
 
 
 def test_metrics_on_held_out_inputs_and_on_the_batch_are_both_unbiased():

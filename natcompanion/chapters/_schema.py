@@ -77,7 +77,8 @@ class Claim:
     With ``experiment`` (``name.preset``), ``measure`` and ``criterion`` give the verdict. With
     ``test``, the test asserts what ``verdict`` says. With neither, the verdict is ``not testable
     here``. Only an experiment can leave a claim ``undecided``. A claim that is not ``reproduced``
-    has a ``note`` that says why.
+    has a ``note`` that says why. ``turns`` names moves that the bounds and leaving a unit out do
+    not reach (another setting, another size), and the verdict that each leads to; of runs only.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Claim:
     test: str | None = None
     unit: str | None = None
     note: str | None = None
+    turns: dict[str, str] | None = None
 
     def __post_init__(self) -> None:
         _one_of(self, "paper", tuple(PAPERS))
@@ -106,10 +108,22 @@ class Claim:
         if self.verdict != "reproduced" and not self.note:
             raise LedgerError(f"note: expected the reason, because the verdict is {self.verdict!r}")
         self._check_evidence()
+        self._check_turns()
+
+    def _check_turns(self) -> None:
+        if self.turns is None:
+            return
+        if not isinstance(self.turns, dict) or not self.turns:
+            raise LedgerError(f"turns: expected moves and verdicts, got {self.turns!r}")
+        for move, outcome in self.turns.items():
+            if not (isinstance(move, str) and move.strip()):
+                raise LedgerError(f"turns: expected a move in words, got {move!r}")
+            if outcome == self.verdict or outcome not in VERDICTS[:-1]:
+                raise LedgerError(f"turns: expected another verdict than its own, got {outcome!r}")
 
     def _check_evidence(self) -> None:
         if self.experiment is None:
-            _absent(self, "there is no experiment", "measure", "criterion", "unit")
+            _absent(self, "there is no experiment", "measure", "criterion", "unit", "turns")
             if self.verdict == "undecided":
                 raise LedgerError("verdict: only an interval of an experiment can be 'undecided'")
             if (self.test is None) != (self.verdict == "not testable here"):

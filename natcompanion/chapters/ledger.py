@@ -237,19 +237,22 @@ def measured(claim: Claim, *, folder: Path | None = None) -> Measurement | None:
             measure: Any = claim.measure  # a text, as there is an experiment
             found = numbers.value(claim.paper, measure)
         if isinstance(found, Interval):
+            _enough(found.n)
             return Measurement(np.array([found.mean]), found, claim.unit)
         each = np.asarray(found)
         if each.ndim > 1 and max(each.shape) < each.size:
             raise LedgerError(
                 f"measure: expected one number for each seed or problem, got shape {each.shape}"
             )
-        if 1 < each.size < MIN_SEEDS:
-            raise LedgerError(
-                f"measure: expected one value or at least {MIN_SEEDS}, got {each.size}"
-            )
+        _enough(each.size)
         return Measurement(each.ravel(), interval(each), claim.unit)
     except ValueError as error:
         raise LedgerError(f"{claim.id}: {error}") from error
+
+
+def _enough(n: int) -> None:
+    if 1 < n < MIN_SEEDS:
+        raise LedgerError(f"measure: expected one value or at least {MIN_SEEDS}, got {n}")
 
 
 def verdict(claim: Claim, *, folder: Path | None = None) -> str:
@@ -293,8 +296,8 @@ def turned_by(claim: Claim, *, folder: Path | None = None) -> dict[str, str]:
     """Return the small moves that turn a verdict over, and the verdict that each leads to.
 
     The moves are all bounds of the criterion 20 % lower or higher (of a share above the half, what
-    is missing to the whole), and each independent unit left out. Empty for a claim that no
-    experiment settles.
+    is missing to the whole), each independent unit left out, and those that the claim names
+    (``turns``). Empty for a claim that no experiment settles.
     """
     return moves(claim, measured(claim, folder=folder))
 
@@ -320,7 +323,8 @@ def moves(claim: Claim, measurement: Measurement | None) -> dict[str, str]:
     for outcome, count in without.items():
         if outcome != verdict:
             turned[f"{count} of {without.total()} units, each left out alone"] = outcome
-    return turned
+    named = {move: to for move, to in (claim.turns or {}).items() if to != verdict}
+    return turned | named
 
 
 def _one_left_out(each: np.ndarray) -> list[np.ndarray]:
@@ -353,7 +357,7 @@ def _scaled(rule: str, factor: float, whole: float | None) -> str:
 
 
 def _points(rule: str, found: Interval) -> list[dict[str, float]]:
-    """Return numbers of an interval, each in the place of the mean and both limits: its ends, its
+    """Return numbers of an interval, each in the place of mean, median and limits: its ends, its
     middle, the bounds of a criterion inside it, and what lies between these.
 
     A criterion is a comparison with constants, so it changes at these only.
@@ -363,7 +367,7 @@ def _points(rule: str, found: Interval) -> list[dict[str, float]]:
         {found.low, found.mean, found.high} | {x for x in bounds if found.low < x < found.high}
     )
     between = [(a + b) / 2 for a, b in itertools.pairwise(inside)]
-    return [dict.fromkeys(("value", "low", "high"), x) for x in (*inside, *between)]
+    return [dict.fromkeys(("value", "low", "high", "middle"), x) for x in (*inside, *between)]
 
 
 def _number(node: ast.AST) -> bool:

@@ -72,7 +72,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def claims(paper: str) -> str:
     """Return the claims of a paper with the measured values and the verdicts."""
-    rows = []
+    rows, costs = [], scoreboard.claim_costs()
     for claim in ledger.load("claims", paper):
         evidence = claim.experiment or claim.test
         value = None if claim.paper_value is None else f"Paper: {claim.paper_value}"
@@ -81,7 +81,8 @@ def claims(paper: str) -> str:
         verdict = ledger.settle(claim, found)
         limit = f"These {found.resolution}." if found and verdict == "undecided" else None
         outcome = cell(f"**{verdict}**", measured, limit, stability(claim, found))
-        proof = cell(evidence and breakable(evidence), claim.note)
+        spent = f"{costs[claim.id]:,.1f} core-seconds" if claim.id in costs else None
+        proof = cell(evidence and breakable(evidence), spent, claim.note)
         rows.append([cell(claim.where), cell(claim.claim, value), outcome, proof])
     return table(["Where", "Claim", "Verdict", "Evidence and remarks"], rows)
 

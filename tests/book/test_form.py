@@ -15,6 +15,7 @@ from natcompanion.chapters import ledger, pages
 BOOK = Path(__file__).resolve().parents[2] / "book"
 NOTEBOOKS = sorted(BOOK.glob("*.ipynb"))
 PAGES = sorted(BOOK.glob("*.md"))
+CHAPTERS = ("foundations", *ledger.PAPERS)
 
 RAW = re.compile(
     r"\{[\w:+-]+\}`[^`\s][^`\n]*`"  # a role
@@ -116,6 +117,25 @@ def test_a_chapter_leads_to_its_claims_its_equations_and_its_errata(paper):
     links = LINK.findall(prose(BOOK / f"{paper}.ipynb"))
     wanted = {f"{name}.md#{paper}" for name in ledger.LEDGERS if paper in ledger.papers(name)}
     assert wanted and wanted <= set(links)
+
+
+def findings(text: str) -> list[str]:
+    """Return the lines of a chapter's list of what it found, or tells."""
+    _, _, after = text.partition("\n## What this chapter ")
+    return re.findall(r"^(?:-|\d\.) (.+)$", after.partition("\n## ")[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_says_what_it_found_in_five_lines_that_lead_to_the_evidence(chapter):
+    found = findings(prose(BOOK / f"{chapter}.ipynb"))
+    assert len(found) == 5
+    assert [line for line in found if not LINK.search(line)] == []
+
+
+def test_a_line_is_a_point_of_the_list_and_of_no_other():
+    text = "\n## What this chapter found\n\n- **One.** ([1](a.md))\n1. Two.\n\n## Next\n\n- Three."
+    assert findings(text) == ["**One.** ([1](a.md))", "Two."]
+    assert findings("## Another\n\n- One.") == []
 
 
 @pytest.mark.parametrize(

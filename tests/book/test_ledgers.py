@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,51 @@ def test_a_criterion_can_be_met_and_can_fail():
         assert outcomes == {"reproduced", "not reproduced"}, f"{claim.id}: {outcomes}"
         counted += 1
     assert counted > 20
+
+
+TURNING = re.compile(
+    r"moves? turns?|turns the verdict|the other way round|[Aa]t the paper's size|the opposite"
+)
+
+
+def firm_in_spite_of_its_note(claims) -> list[str]:
+    """Return the claims whose note says that a move turns the verdict, and that no move turns."""
+    said = [claim for claim in claims if claim.experiment and TURNING.search(claim.note or "")]
+    return [claim.id for claim in said if not ledger.turned_by(claim)]
+
+
+def test_no_verdict_is_firm_that_its_note_turns_over():
+    assert firm_in_spite_of_its_note(ENTRIES["claims"]) == []
+
+
+@pytest.mark.parametrize("name", ["prong-conditioning", "prong-updates-rmsprop"])
+def test_a_firm_verdict_with_such_a_note_is_noticed(name):
+    """The negative control: without the moves that it names, the claim is found."""
+    (claim,) = [entry for entry in ENTRIES["claims"] if entry.id == name]
+    assert firm_in_spite_of_its_note([replace(claim, turns=None)]) == [name]
+
+
+MEASURES_OF_MOVES = [
+    ("prong-conditioning", "ε = 0.1", "reduction('raw', eps=0.1)"),
+    ("prong-conditioning", "second moment", "reduction('raw', 'as printed')"),
+    ("prong-conditioning-tail", "ε = 0.1", "reduction('tail', eps=0.1)"),
+    ("whitening-approximate-metric", "100 % noise", "guess_faster('noise_1')"),
+    ("rfim-figure5-variation", "Fashion-MNIST", "variation_ratio('fashion')"),
+    ("rfim-figure5-fashion-variation", "digits", "variation_ratio('digits')"),
+    (
+        "revisiting-order-variance",
+        "least variance",
+        "frontier_decades(('sgd',), momentum=False)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "move", "measure"), MEASURES_OF_MOVES)
+def test_a_named_move_leads_where_it_is_said_to_lead(name, move, measure):
+    """Where the stored runs hold the move, the claim's criterion gives the verdict."""
+    (claim,) = [entry for entry in ENTRIES["claims"] if entry.id == name]
+    (outcome,) = [verdict for text, verdict in claim.turns.items() if move in text]
+    assert ledger.verdict(replace(claim, measure=measure)) == outcome
 
 
 @pytest.mark.parametrize("path", sorted({e.function for e in ENTRIES["equations"]} - {None}))

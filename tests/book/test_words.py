@@ -3,10 +3,14 @@
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 spec = spec_from_file_location("words_tool", ROOT / "tools" / "words.py")
 words = module_from_spec(spec)
 spec.loader.exec_module(words)
+
+WORDS, TABLES = 4500, 6
 
 PAGE = """<html><body><nav>not counted</nav><article class="bd-article">
 <section><h1>Two words<a class="headerlink" href="#x">#</a></h1>
@@ -40,3 +44,25 @@ def test_a_row_is_printed_for_each_page(tmp_path, capsys):
     head, row = capsys.readouterr().out.splitlines()
     assert row.split() == ["chapter", "9", "12", "1", "2", "2", "2", "2", "3"]
     assert len(head.split()) == 1 + 4 * 3
+
+
+def too_much(found):
+    """Return what a page shows more of, with its folded parts closed, than a chapter may."""
+    most = {"words": WORDS, "tables": TABLES}
+    return [f"{found.seen[what]} {what}" for what in most if found.seen[what] > most[what]]
+
+
+@pytest.mark.parametrize("chapter", words.CHAPTERS)
+def test_a_chapter_with_its_folded_parts_closed_is_short(site, chapter):
+    found = words.count((site / "book" / f"{chapter}.html").read_text(encoding="utf-8"))
+    assert found.seen["words"] > WORDS / 2
+    assert too_much(found) == []
+
+
+def test_a_chapter_that_shows_too_much_is_noticed_and_what_is_folded_does_not_count():
+    within = words.Count()
+    within.seen.update(words=WORDS, tables=TABLES)
+    within.folded.update(words=WORDS, tables=TABLES)
+    assert too_much(within) == []
+    within.seen.update(words=1, tables=1)
+    assert too_much(within) == ["4501 words", "7 tables"]

@@ -15,6 +15,7 @@ from natcompanion.chapters.exercises import (
     boltzmann,
     check,
     foundations,
+    prong,
     revisiting,
     rfim,
     whitening,
@@ -103,6 +104,40 @@ def wired(*units):
     return torch.stack([2 * unit(j) for j in units])
 
 
+def unit_rows(G):
+    return G / G.norm(dim=1, keepdim=True)
+
+
+def polar(G):
+    U, _, Vh = torch.linalg.svd(G, full_matrices=False)
+    return U @ Vh
+
+
+def uncentred_steps(G_W, g_b, c, S, eps):
+    return G_W @ (S + eps * torch.eye(len(S), dtype=S.dtype)).inverse(), g_b
+
+
+def centred_steps(G_W, g_b, c, S, eps):
+    step, _ = uncentred_steps(G_W - torch.outer(g_b, c), g_b, c, S, eps)
+    return step, g_b - step @ c
+
+
+def only_weights_centred(G_W, g_b, c, S, eps):
+    return centred_steps(G_W, g_b, c, S, eps)[0], g_b
+
+
+def damped_bias(G_W, g_b, c, S, eps):
+    A = torch.cat([torch.cat([S + torch.outer(c, c), c[:, None]], 1), torch.ones(1, len(c) + 1)])
+    A[-1, :-1] = c
+    A += eps * torch.eye(len(A))
+    step = torch.cat([G_W, g_b[:, None]], 1) @ A.inverse()
+    return step[:, :-1], step[:, -1]
+
+
+def by_spread(first, now):
+    return now.trace() / first.trace()
+
+
 J = numbers.jacobian()
 G = problems.example().fisher()
 L = torch.linalg.cholesky(G)
@@ -120,6 +155,12 @@ RIGHT = [
     (rfim.samples, (7, 7)),
     (rfim.memory, (1379, 135)),
     (rfim.damping, (by_inputs,)),
+    (prong.first_light, (lambda eps: 1 / eps,)),
+    (prong.any_root, (unit_rows,)),
+    (prong.any_root, (polar,)),
+    (prong.ordinary_steps, (centred_steps,)),
+    (prong.length, (by_spread,)),
+    (prong.length, (lambda first, now: now.norm() / first.norm(),)),
     (revisiting.scores, (by_y, by_r)),
     (revisiting.shortening, (lambda s: 1 + s,)),
     (revisiting.labels, (12, 480)),
@@ -173,6 +214,31 @@ WRONG = [
     (rfim.damping, (by_identity,), "in other coordinates it ends"),
     (rfim.damping, (no_metric,), "not the natural gradient"),
     (rfim.damping, (lambda *given: -by_inputs(*given),), "does not go down"),
+    (prong.first_light, (lambda eps: eps**-0.5,), "with ε = 0.5 the step is not 1.41 times"),
+    (prong.first_light, (lambda eps: 2.0,), "with ε = 0.1 the step is not 2 times as long"),
+    (prong.any_root, (torch.sign,), "with another root it ends"),
+    (
+        prong.any_root,
+        (lambda G: G,),
+        "the step of one unit is 63.2 times as long as that of another",
+    ),
+    (prong.any_root, (lambda G: G / G.norm(),), "the step of one unit is 63.2 times"),
+    (prong.any_root, (lambda G: -unit_rows(G),), "the step of a unit does not go down"),
+    (prong.any_root, (lambda G: 0 * G,), "the step of a unit does not go down"),
+    (prong.any_root, (lambda G: G.norm(dim=1),), "expected a matrix of shape (3, 5), got (3,)"),
+    (prong.ordinary_steps, (uncentred_steps,), "the step of W is off by"),
+    (prong.ordinary_steps, (only_weights_centred,), "the step of b is off by"),
+    (prong.ordinary_steps, (damped_bias,), "the step of W is off by"),
+    (
+        prong.ordinary_steps,
+        (lambda W, b, *_: (W.mT, b),),
+        "a step of W of shape (3, 5), got (5, 3)",
+    ),
+    (prong.length, (lambda first, now: 1.0,), "whitening once at"),
+    (prong.length, (lambda first, now: 5.0,), "where the covariance has not changed it is 5"),
+    (prong.length, (lambda first, now: by_spread(now, first),), "whitening once at"),
+    (prong.length, (lambda first, now: by_spread(first, now) ** 0.5,), "whitening once at"),
+    (prong.length, (lambda first, now: by_spread(first, now) ** 9,), "the run diverges"),
     (revisiting.scores, (lambda y, t: -by_y(y, t), by_r), "by y, it says -1 times"),
     (revisiting.scores, (lambda y, t: -1 / y, by_r), "by y, it says"),
     (revisiting.scores, (by_y, lambda y, t: unit(t) - y), "by r, it says -1 times"),
@@ -251,7 +317,7 @@ def float32_again():
     torch.set_default_dtype(torch.float32)
 
 
-CHAPTERS = ["boltzmann", "foundations", "revisiting", "rfim", "whitening"]
+CHAPTERS = ["boltzmann", "foundations", "prong", "revisiting", "rfim", "whitening"]
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

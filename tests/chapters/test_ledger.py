@@ -135,6 +135,12 @@ BAD = [
     ),
     ("claims", TESTED, {"test": "test_b"}, "test: expected a pytest node id"),
     ("claims", TESTED, {"verdict": "undecided", "note": "x"}, "only an interval of an experiment"),
+    ("claims", TESTED, {"turns": {"a seed": "partly"}}, "turns: expected null"),
+    ("claims", CLAIM, {"turns": {}}, "turns: expected moves and verdicts"),
+    ("claims", CLAIM, {"turns": "a seed"}, "turns: expected moves and verdicts"),
+    ("claims", CLAIM, {"turns": {" ": "partly"}}, "turns: expected a move in words"),
+    ("claims", CLAIM, {"turns": {"a seed": "reproduced"}}, "turns: expected another verdict"),
+    ("claims", CLAIM, {"turns": {"a seed": "not testable here"}}, "turns: expected another"),
     ("equations", EQUATION, {"number": 3.5}, "number: expected a number or a label"),
     ("equations", EQUATION, {"number": True}, "number: expected a number or a label"),
     ("equations", EQUATION, {"status": "right"}, "status: expected one of verified"),
@@ -252,6 +258,9 @@ def test_measured_value_and_interval(results):
         ({"reproduced": "value == 1"}, "undecided"),
         ({"reproduced": "value == -1"}, "not reproduced"),
         ({"reproduced": "all(each < 1)"}, "not reproduced"),  # no interval: a count
+        ({"reproduced": "middle > 1"}, "undecided"),  # the median is 0.95
+        ({"reproduced": "middle < 1"}, "reproduced"),
+        ({"reproduced": "middle > 1.2"}, "not reproduced"),
         ({"reproduced": "n > 10", "partly": "low > 0.5"}, "partly"),
         (
             {"reproduced": "n == 10 and middle < 1 and min(each) > 0.4 and all(each < 2)"},
@@ -297,6 +306,17 @@ def test_small_moves_that_turn_a_verdict_over_are_named(results, criterion, turn
     assert ledger.turned_by(claim(criterion=criterion), folder=results) == turned
 
 
+def test_moves_that_a_claim_names_join_those_that_are_computed(results):
+    """A named move counts unless it leads to the verdict that the runs give."""
+    named, firm = {"another grid": "partly"}, {"reproduced": "high < 1.6"}
+    assert ledger.turned_by(claim(criterion=firm), folder=results) == {}
+    assert ledger.turned_by(claim(criterion=firm, turns=named), folder=results) == named
+    near = claim(criterion={"reproduced": "high < 1.24"}, turns=named)
+    assert ledger.turned_by(near, folder=results) == {"bounds 20 % lower": "undecided"} | named
+    partly = {"reproduced": "high < 0", "partly": "high < 1.6"}
+    assert ledger.turned_by(claim(criterion=partly, turns=named), folder=results) == {}
+
+
 def test_a_bound_on_a_share_moves_within_the_whole(results):
     """9 of 10, interval 55 to 100 %: a bound of 0.5 becomes 0.6, one of 0.9 becomes 0.92."""
     share = {"measure": "wins", "criterion": {"reproduced": "low > 0.5"}}
@@ -330,6 +350,7 @@ MEASURES = {
     "nothing": lambda toy: toy.values("nothing"),
     "table": lambda toy: toy.values("many"),
     "four": lambda toy: toy.values("fast")[:4],
+    "interval_of_four": lambda toy: ratio_interval(toy.values("fast")[:4]),
     "infinite": lambda toy: toy.values("fast") * np.inf,
     "text": lambda _: "text",
     "unknown": lambda toy: toy.values("fast", speed=1),
@@ -371,6 +392,7 @@ def test_measures(results, measure, text):
         ("nothing", "no value 'nothing'"),
         ("table", "one number for each seed or problem, got shape"),
         ("four", "at least 5, got 4"),
+        ("interval_of_four", "at least 5, got 4"),
         ("infinite", "finite numbers"),
         ("text", "finite numbers"),
         ("unknown", "no setting speed"),

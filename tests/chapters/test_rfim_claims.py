@@ -152,3 +152,18 @@ def test_one_bernoulli_output_is_the_neuron_of_section_5():
     x = normal(9, 3)
     own = relative.network_rfim(nn.Sequential(model), x, Bernoulli())[0]
     assert torch.allclose(own, metrics.fisher(model, x, Bernoulli()), atol=1e-12)
+
+
+def test_no_balanced_step_changes_a_response_by_more_than_its_length():
+    """Section 4: with a largest eigenvalue of 1; without balancing it does."""
+    radius, x = 1e-3, 10 * normal(20, 4, seed=1)
+    G = torch.block_diag(*relative.layer_rfim(0.1 * normal(3, 5), x, "tanh"))
+    values, vectors = torch.linalg.eigh(G)
+    steps = torch.cat([normal(500, len(G), seed=2), vectors[:, -1:].mT])
+    steps = radius * steps / steps.norm(dim=1, keepdim=True)
+
+    def largest(metric: torch.Tensor) -> float:
+        return float(((steps @ metric) * steps).sum(1).max().sqrt())
+
+    assert largest(G / values[-1]) == pytest.approx(radius, rel=1e-12)
+    assert largest(G) > 2 * radius

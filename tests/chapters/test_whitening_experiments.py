@@ -289,6 +289,24 @@ def test_steepest_descent_is_nearly_perpendicular_to_the_goal():
     assert float(angle[5]) < 2  # in the valley the steps point at the goal again; they are short
 
 
+def test_natural_descent_arrives_in_one_step_and_steepest_descent_not_in_ten():
+    """At any of 21 step sizes. Where the Fisher matrix is the identity both arrive at once."""
+    goal = torch.zeros(2, **F64)
+    starts = torch.tensor([[1.0, -1.0], [1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0]], **F64)
+
+    def arrive(model, steps: int, lr: float, metric: torch.Tensor | None = None) -> list[bool]:
+        inverse = None if metric is None else torch.linalg.inv(metric)
+        path = model.path(starts, goal, lr=lr, steps=steps, inverse_metric=inverse)
+        return (model.kl(path[-1], goal) < 1e-4).tolist()
+
+    model = problems.example()
+    assert all(arrive(model, 1, 1.0, model.fisher()))
+    rates = torch.logspace(-3, 1, 21).tolist()
+    assert not any(any(arrive(model, steps, lr)) for lr in rates for steps in range(1, 11))
+    round_one = type(model)(torch.eye(2, **F64))
+    assert all(arrive(round_one, 1, 1.0))
+
+
 def test_steepest_descent_in_phi_goes_straight_to_the_goal():
     G = problems.example().fisher()
     root = torch.linalg.inv(whitening_matrix(G))

@@ -14,7 +14,16 @@ from natcompanion.chapters.experiments.store import Result
 from natcompanion.chapters.numbers import compare, stored
 from natcompanion.chapters.numbers.searching import Choice, choice, median_of
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import Arrivals, arrivals, best, median, significant, times
+from natcompanion.chapters.statistics import (
+    Arrivals,
+    Interval,
+    arrivals,
+    best,
+    interval,
+    median,
+    significant,
+    times,
+)
 from natcompanion.data import digits
 from natcompanion.reference import after as reference
 from natcompanion.reference import jacobian
@@ -233,6 +242,11 @@ def decades_below(*methods: str) -> str:
     return significant(float(decades(*methods).mean()))
 
 
+def decades_interval(*methods: str) -> Interval:
+    """Return the mean with its 95 % interval over the starts."""
+    return interval(decades(*methods))
+
+
 def length(method: str) -> float:
     """Return the median processor seconds of a run, to its end."""
     return median([record["clock"][-1] for record in runs(method)])
@@ -278,14 +292,11 @@ def settings_text(method: str) -> str:
 
 
 def at_an_edge() -> str:
-    """Return the methods with a chosen setting that is the least or the greatest that was tried,
-    but for two-valued ones.
-    """
+    """Return the methods with a chosen setting that is the least or the greatest that was tried."""
     found = []
     for method, name in METHODS.items():
         words = {"lr": "step size", "second": SECOND.get(method)}
         ends = [words.get(edge, edge) for edge in chosen(method).edges]
-        ends = [end for end in ends if end != "memory"]
         found += [f"{name} ({' and '.join(map(str, ends))})"] if ends else []
     return ", ".join(found) or "none"
 

@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from natcompanion.chapters.numbers import stored
-from natcompanion.chapters.numbers.revisiting import speed_kept_beyond_gradient
 from natcompanion.chapters.numbers.rfim.neuron import difference, or_none
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Interval, ratio_interval
@@ -17,14 +16,6 @@ LAYERS = ("first", "second", "last")
 SCALES = (0.1, 1.0, 10.0)
 
 # ---- Plateaus (Section 2)
-
-
-def plateau_speed_kept() -> np.ndarray:
-    """Decades of speed that gradient descent loses on a plateau and the natural gradient keeps.
-
-    The runs are those of the chapter on Pascanu and Bengio.
-    """
-    return speed_kept_beyond_gradient("natural")
 
 
 # ---- A part against a block
@@ -99,17 +90,6 @@ def ranks(layer: str, activation: str) -> Ranks:
 
 def _rank(key: str, **settings: Any) -> np.ndarray:
     return stored("rfim_rank.quick").values(key, **settings)
-
-
-def fisher_rank_bounded() -> np.ndarray:
-    """Whether the rank of the Fisher matrix is at most n, at all n, for each network."""
-    return np.all(_rank("fisher") <= _rank("n"), axis=1)
-
-
-def fisher_singular() -> np.ndarray:
-    """Whether the Fisher matrix of 137 parameters is singular at all n, for each network."""
-    parameters = np.prod(_rank("shapes"), axis=2).sum(1)
-    return (_rank("fisher") < parameters[:, None]).all(1)
 
 
 def block_rank_low(kind: str) -> np.ndarray:
@@ -209,11 +189,6 @@ def _balance(key: str) -> np.ndarray:
     """Return a value by network and scale of the inputs, (networks, 3)."""
     runs = stored("rfim_balance.quick")
     return np.stack([runs.values(key, scale=scale) for scale in SCALES], 1)
-
-
-def balance_bounded() -> np.ndarray:
-    """Whether no balanced step is longer than its radius, at all scales, for each network."""
-    return np.all(_balance("largest_balanced") <= float(balance_radius()), axis=1)
 
 
 def balance_similar() -> np.ndarray:

@@ -84,18 +84,6 @@ def natural_lowest(pair: str) -> np.ndarray:
     return lowest(runs, "excess", "NGD", ("GD", "WhiteGD"))
 
 
-def natural_lowest_where_decided() -> Interval:
-    """The same on 800 digits of 28 x 28 pixels, of the runs that are no tie at the floor."""
-    runs = large_runs()
-    decided = ~at_floor(np.maximum(runs.values("excess_NGD"), _best_rival(runs))).ravel()
-    return interval(lowest(runs, "excess", "NGD", ("GD", "WhiteGD"))[decided])
-
-
-def _best_rival(runs: Results) -> np.ndarray:
-    """The lower of the final losses of GD and WhiteGD."""
-    return np.minimum(runs.values("excess_GD"), runs.values("excess_WhiteGD"))
-
-
 def white_natural_lowest() -> np.ndarray:
     """Whether WhiteNGD ends below the other three, for each run on overlapping digits."""
     return lowest(small_digits(), "excess", "WhiteNGD", ("GD", "WhiteGD", "NGD"))

@@ -13,6 +13,14 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 """The palette of Okabe and Ito."""
 
+COLOURS = (ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE)
+SHADES = ("#FFFDF5", "#FFF3D0", "#FFE5A3", "#FFD277", "#FDBB55", "#F5A03C")
+"""Fields behind curves, from dark to bright as a lamp is."""
+STATUS = ("#2f7d4f", "#d9a400", "#5b7fb5", "#b5483c", "#9a9a9a")
+"""Verdicts of the scoreboard. Frames are stored in these colours, in tints and blends of
+``COLOURS``, in greys, and in those of two maps: another colour is shown by its nearest.
+"""
+
 METHODS = {
     "sgd": (VERMILLION, "-"),
     "momentum": (VERMILLION, "--"),

@@ -15,12 +15,17 @@ import torch
 from ipywidgets import HTML, Dropdown, FloatLogSlider, FloatSlider, IntSlider, ToggleButtons
 from ipywidgets.widgets import widget
 from ipywidgets.widgets.widget_link import Link
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from natcompanion.chapters.explore import _frames, _live, explore, live
+from natcompanion.chapters.explore import _frames, _live, _palette, explore, live
+from natcompanion.chapters.figures.style import COLOURS, METHODS, PURPLE, SHADES, STATUS, colour
 
 matplotlib.use("agg")
+
+COLORS = {method: colour(method) for method in METHODS}
 
 
 def draw(**point):
@@ -164,19 +169,99 @@ def test_frames_have_one_size_white_ground_and_few_bytes():
         assert len(value) < 5000
 
 
-def test_lines_keep_their_colour():
-    def line(k):
-        figure = Figure(figsize=(4, 3))
-        axes = figure.subplots()
-        axes.imshow(np.arange(400).reshape(20, 20), aspect="auto")
-        axes.axhline(10, color="red", lw=3)
-        return figure
+def frame(figure, dpi=100):
+    """Return a frame as (height, width, 3) bytes."""
+    uri = _frames._encode(figure, dpi)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
 
-    pixels = (
-        np.asarray(picture(shown(explore(line, describe, k=[1]), (0,)))).reshape(-1, 3).astype(int)
+
+def crowded(k):
+    """Draw every colour of a method as a field, a ramp of greys, and ``k`` things of other
+    colours.
+    """
+    figure = Figure(figsize=(4, 3))
+    axes = figure.subplots()
+    for place, (method, color) in enumerate(COLORS.items()):
+        axes.barh(place, 4, color=color, label=method)
+    axes.imshow(
+        np.linspace(0, 1, 12)[None], cmap="gray", extent=(0, 4, -3, -1), interpolation="nearest"
     )
-    assert np.abs(pixels - [255, 0, 0]).sum(1).min() < 30
-    assert np.abs(pixels - [0, 255, 255]).sum(1).min() > 30
+    field = np.random.default_rng(k).normal(size=(20, 20))
+    axes.imshow(field[:k, :k], cmap=("viridis", "RdBu")[k % 2], extent=(5, 9, 0, 8))
+    axes.plot([5, 9], [-3, 9], color=PURPLE, alpha=0.5, lw=1 + k)
+    axes.set(xlim=(0, 9), ylim=(-3, len(COLORS)), aspect="auto")
+    return figure
+
+
+def places(figure):
+    """Return the pixel in the middle of each method's field, and those along the ramp."""
+    FigureCanvasAgg(figure).draw()
+    axes, height = figure.axes[0], round(figure.bbox.height)
+    spots = [(2, place) for place in range(len(COLORS))]
+    spots += [(4 * (k + 0.5) / 12, -2) for k in range(12)]
+    x, y = np.floor(axes.transData.transform(spots)).astype(int).T
+    return height - 1 - y, x
+
+
+def faults(frames, spots):
+    """Return what is wrong with colours of frames: fields of methods, greys, and one another."""
+    seen = np.array([image[spots] for image in frames]).astype(int)
+    exact = [(255 * np.array(to_rgb(color)) + 0.5).astype(int) for color in COLORS.values()]
+    found = []
+    if (seen[:, : len(COLORS)] != exact).any():
+        found.append("a method's colour is not exact")
+    if np.ptp(seen[:, len(COLORS) :], axis=-1).any():
+        found.append("a grey has a tint")
+    if np.ptp(seen, axis=0).any():
+        found.append("a colour differs between frames")
+    return found
+
+
+def test_colours_are_the_same_in_all_frames():
+    figures = [crowded(k) for k in (3, 8, 13, 20)]
+    spots = places(figures[0])
+    assert not faults([frame(figure) for figure in figures], spots)
+
+
+def test_a_palette_for_each_frame_would_be_seen(monkeypatch):
+    """The negative control: 48 colours chosen for each frame."""
+
+    def adaptive(image):
+        return image.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+
+    figures = [crowded(k) for k in (3, 8, 13, 20)]
+    spots = places(figures[0])
+    monkeypatch.setattr(_frames, "indexed", adaptive)
+    assert set(faults([frame(figure) for figure in figures], spots)) >= {
+        "a method's colour is not exact",
+        "a colour differs between frames",
+    }
+
+
+def test_every_grey_stays_grey():
+    ramp = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)[None]
+    shown = np.asarray(_palette.indexed(Image.fromarray(ramp)).convert("RGB")).astype(int)
+    assert not np.ptp(shown, axis=-1).any() and (np.diff(shown[0, :, 0]) >= 0).all()
+    assert np.abs(shown - ramp).max() <= 7
+    near = _palette.PALETTE[_palette.nearest(np.array([[120, 121, 120], [20, 20, 22]]))]
+    assert not np.ptp(near.astype(int), axis=1).any()
+
+
+def test_the_palette_holds_what_the_figures_are_drawn_in():
+    held = {tuple(one) for one in _palette.PALETTE.tolist()}
+    assert len(held) == len(_palette.PALETTE) <= 256
+    for color in (*COLORS.values(), *COLOURS, *SHADES, *STATUS, "black", "white", "0.7"):
+        assert tuple((255 * np.array(to_rgb(color)) + 0.5).astype(int)) in held, color
+    for name in _palette.MAPS:  # neighbours of a map are near enough to be no bands
+        given = 255 * matplotlib.colormaps[name](np.linspace(0, 1, 500))[:, :3]
+        near = _palette.PALETTE[_palette.nearest(np.round(given))]
+        assert np.abs(near - given).max() < 25
+
+
+def test_the_png_has_the_colours_of_the_frame():
+    uri = _frames._encode(crowded(8), 96)
+    stored = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+    assert (np.asarray(Image.open(io.BytesIO(_frames.png(uri))).convert("RGB")) == stored).all()
 
 
 def test_figures_of_pyplot_are_closed():

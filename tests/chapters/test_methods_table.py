@@ -1,9 +1,12 @@
 """One table says which colour and line a method has; every figure keeps to it."""
 
+import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from natcompanion.chapters.figures import (
     after,
@@ -15,13 +18,14 @@ from natcompanion.chapters.figures import (
     rfim,
     whitening,
 )
-from natcompanion.chapters.figures.style import METHODS, colour
+from natcompanion.chapters.figures.style import LINES as TABLE
+from natcompanion.chapters.figures.style import METHODS, NARROW, colour
 
 CSS = Path(__file__).parents[2] / "book" / "_static" / "page" / "figure.css"
 
 LINES = {
-    "compare": (compare.LINES, {"adam": "adamw", "truncated": "natural"}),
-    "after": (after.STYLES, {"momentum": "sgd", "adam": "adamw", "truncated": "natural"}),
+    "compare": (compare.LINES, {"truncated": "natural"}),
+    "after": (after.STYLES, {"momentum": "sgd", "truncated": "natural"}),
     "boltzmann's machine": (boltzmann.LINES, {}),
 }
 """Figures that take colour and line, and their own names for methods of the table."""
@@ -61,7 +65,7 @@ def test_colour_and_line_are_those_of_the_table(name):
     assert len(kept) > 4
     for method in kept:
         if method not in own.values():  # its name means another method here
-            assert given[own.get(method, method)] == METHODS[method], method
+            assert given[own.get(method, method)] == TABLE[method], method
 
 
 @pytest.mark.parametrize("name", COLOURS)
@@ -76,7 +80,7 @@ def test_the_colour_is_that_of_the_table(name):
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_methods_of_one_figure_can_be_told_apart(name):
-    shown = [METHODS[method] for method in SHOWN[name]]
+    shown = [TABLE[method] for method in SHOWN[name]]
     assert len(set(shown)) == len(shown)
 
 
@@ -96,7 +100,66 @@ def test_the_page_has_the_colours_of_the_table():
     assert re.search(r"\.nc-kfac \{\s+--colour: var\(--text\);", CSS.read_text())  # black
 
 
-@pytest.mark.parametrize("method", ["sgd", "momentum", "kfac", "rngd", "penalty"])
+PAGE = ["sgd", "momentum", "kfac", "rngd", "natural", "penalty", "whitened", "newton", "leroux"]
+"""Methods that have a class in the style sheet of the page."""
+
+
+@pytest.mark.parametrize("method", PAGE)
 def test_the_page_has_the_lines_of_the_table(method):
-    given = re.search(rf"\.nc-line\.nc-{method} {{[^}}]*dasharray: (\d+) ", CSS.read_text())
-    assert bool(given) == (METHODS[method][1] == "--")
+    assert re.search(rf"\.nc-{method}\b", CSS.read_text())
+    given = re.search(rf"\.nc-line\.nc-{method} {{[^}}]*dasharray: ([\d ]+)", CSS.read_text())
+    lengths = len(given[1].split()) if given else 0
+    assert lengths == {"-": 0, "--": 2, "-.": 4}[METHODS[method].line]
+
+
+def test_markers_and_names_are_distinct():
+    own = {key: method for key, method in METHODS.items() if key != "adamw"}  # a kind of Adam
+    assert len({method.marker for method in own.values()}) == len(own)
+    assert len({method.name for method in METHODS.values()}) == len(METHODS)
+
+
+def lightness(method):
+    """Return how light a method's colour is in print, 0 to 1."""
+    return float(np.dot(to_rgb(colour(method)), [0.299, 0.587, 0.114]))
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_methods_of_one_figure_can_be_told_apart_in_grey(name):
+    for one, other in itertools.combinations(sorted(SHOWN[name]), 2):
+        first, second = METHODS[one], METHODS[other]
+        apart = abs(lightness(one) - lightness(other)) > 0.1 or first.line != second.line
+        assert apart or name in (*MARKED, "prong"), (one, other)
+
+
+MARKED = {
+    "compare": lambda: compare.draw("Auto-encoder", "updates"),
+    "after": lambda: after.draw_poisson("updates"),
+}
+"""Figures whose curves have the markers of the table."""
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_curves_have_markers_and_a_phone_shows_the_numbers(name):
+    drawing = MARKED[name]()
+    (panel,) = drawing.axes
+    curves = [line for line in panel.lines if len(line.get_xdata()) > 2]
+    markers = [line.get_marker() for line in curves]
+    assert len(set(markers)) == len(markers) and set(markers) <= {
+        m.marker for m in METHODS.values()
+    }
+    scale = 338 / (96 * drawing.get_size_inches()[0]) * 96 / 72
+    assert drawing.get_size_inches()[0] == NARROW
+    texts = [*panel.get_xticklabels(), *panel.get_yticklabels(), *panel.texts]
+    texts += drawing.legends[0].get_texts()
+    assert min(text.get_fontsize() for text in texts) * scale >= 12
+    assert panel.texts, "the target has its value"
+
+
+def test_curves_of_prong_s_chapter_have_markers():
+    drawing = prong.draw_autoencoder(prong.BEST)
+    for panel in drawing.axes:
+        named = {line.get_label(): line.get_marker() for line in panel.lines}
+        for method in ("batchnorm", "prong", "kfac"):
+            if METHODS[method].name in named:
+                assert named[METHODS[method].name] == METHODS[method].marker
+        assert {METHODS["batchnorm"].name, METHODS["prong"].name} <= named.keys()

@@ -1,12 +1,23 @@
 """The two figures of what came after: how white a momentum becomes, and a differential equation."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.compare import AXES, LINES, arrival
 from natcompanion.chapters.figures.drawing import Drawing
-from natcompanion.chapters.figures.style import BLUE, colour, figure, label, legend_below
+from natcompanion.chapters.figures.style import (
+    BLUE,
+    NARROW,
+    colour,
+    figure,
+    label,
+    legend_below,
+    mark_value,
+    sparse,
+)
 from natcompanion.chapters.numbers import after as numbers
 from natcompanion.chapters.show import digits
 
@@ -66,15 +77,17 @@ STYLES = LINES | {"sgd": LINES["momentum"]}
 
 def draw_poisson(against: str) -> Figure:
     """Relative error of every method, the median of the starts, and the target."""
-    drawing, (panel,) = figure(5.6)
-    for method, name in numbers.METHODS.items():
+    drawing, (panel,) = figure(5.6, width=NARROW)
+    for place, (method, name) in enumerate(numbers.METHODS.items()):
         color, line = STYLES[method]
         x, errors = numbers.curve(method, KEYS[against])
         panel.fill_between(
             x[1:], errors.min(0)[1:], errors.max(0)[1:], color=color, alpha=0.07, linewidth=0
         )
-        panel.loglog(x[1:], np.median(errors, 0)[1:], line, color=color, linewidth=1.8, label=name)
-    panel.axhline(numbers.TARGET, color="0.7", linewidth=1, zorder=0)
+        style: dict[str, Any] = sparse("momentum" if method == "sgd" else method, place)
+        style |= {"color": color, "linestyle": line, "linewidth": 1.8}
+        panel.loglog(x[1:], np.median(errors, 0)[1:], label=name, **style)
+    mark_value(panel, numbers.TARGET)
     label(panel, "Relative error of the solution", against)
     legend_below(drawing, panel)
     return drawing

@@ -15,7 +15,6 @@ from natcompanion.chapters.figures.style import (
     BLUE,
     FONT,
     GREEN,
-    METHODS,
     ORANGE,
     PURPLE,
     SKY,
@@ -24,6 +23,9 @@ from natcompanion.chapters.figures.style import (
     figure,
     label,
     legend_below,
+)
+from natcompanion.chapters.figures.style import (
+    LINES as TABLE,
 )
 from natcompanion.chapters.numbers import boltzmann as numbers
 from natcompanion.chapters.numbers.boltzmann import machine
@@ -82,7 +84,7 @@ MACHINE = PageFigure(
     },
 )
 
-LINES = METHODS | {"plain": METHODS["sgd"]}
+LINES = TABLE | {"plain": TABLE["sgd"]}
 
 
 def draw_machine(method: str, step: int) -> Figure:

@@ -1,20 +1,33 @@
 """The figure of the chapter that compares all methods."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
-    METHODS,
+    LINES as TABLE,
+)
+from natcompanion.chapters.figures.style import (
+    NARROW,
     figure,
     label,
     legend_below,
+    mark_value,
+    sparse,
 )
 from natcompanion.chapters.numbers import compare as numbers
 from natcompanion.chapters.show import digits
 from natcompanion.chapters.statistics import Arrivals
 
-LINES = METHODS | {"adamw": METHODS["adam"], "natural": METHODS["truncated"]}
+OWN = {"natural": "truncated"}
+"""Names in the records that mean another method of the table."""
+LINES = TABLE | {name: TABLE[method] for name, method in OWN.items()}
+SHORT = {
+    "natural": "truncated\nnatural gradient",
+    "sample": "natural gradient\nin sample space",
+}
 SCORES = {
     "autoencoder": ("Auto-encoder", "squared error of an image"),
     "convolution": ("Small convolutional network", "training loss, nats"),
@@ -27,19 +40,21 @@ AXES = {"updates": "updates", "seconds": "seconds of one processor"}
 def draw(problem: str, against: str) -> Figure:
     """Score of every method, the median of the starts, and the target."""
     name, key = PROBLEMS[problem], {text: key for key, text in AXES.items()}[against]
-    drawing, (panel,) = figure(5.6)
-    for method in numbers.methods(name):
+    drawing, (panel,) = figure(5.6, width=NARROW)
+    for place, method in enumerate(numbers.methods(name)):
         color, line = LINES[method]
         x, scores = numbers.curve(name, method, key)
         panel.fill_between(
             x[1:], scores.min(0)[1:], scores.max(0)[1:], color=color, alpha=0.1, linewidth=0
         )
-        text = numbers.METHODS[method]
-        panel.loglog(x[1:], np.median(scores, 0)[1:], line, color=color, linewidth=1.8, label=text)
-    panel.axhline(numbers.TARGETS[name], color="0.7", linewidth=1, zorder=0)
+        style: dict[str, Any] = sparse(OWN.get(method, method), place)
+        style |= {"color": color, "linestyle": line, "linewidth": 1.8}
+        text = SHORT.get(method, numbers.METHODS[method])
+        panel.loglog(x[1:], np.median(scores, 0)[1:], label=text, **style)
+    mark_value(panel, numbers.TARGETS[name])
     panel.set_ylim(bottom=numbers.TARGETS[name] / 3)
-    label(panel, f"{problem}: {SCORES[name][1]}", against)
-    legend_below(drawing, panel, columnspacing=0.8, handlelength=1.2)
+    label(panel, f"{problem}:\n{SCORES[name][1]}", against)
+    legend_below(drawing, panel, columnspacing=0.8, handlelength=1.6)
     return drawing
 
 

@@ -23,6 +23,7 @@ from natcompanion.chapters.figures.style import (
     figure,
     label,
     legend_below,
+    sparse,
 )
 from natcompanion.chapters.numbers import prong as numbers
 from natcompanion.chapters.numbers.prong import METHODS, NAMES, PERIODS, STARTS
@@ -47,7 +48,14 @@ def _band(panel: Axes, band: tuple, method: str) -> None:
     """Draw the median run of a method in a band from the least to the most."""
     x, middle, least, most = band
     panel.fill_between(x, least, most, color=COLORS[method], alpha=0.15, linewidth=0)
-    panel.plot(x, middle, color=COLORS[method], linewidth=2.2, label=METHODS[method])
+    panel.plot(
+        x, middle, color=COLORS[method], linewidth=2.2, label=METHODS[method], **_marker(method)
+    )
+
+
+def _marker(method: str) -> dict[str, Any]:
+    """Return the marker of a method on its curve; the variant of this chapter alone has none."""
+    return {} if method == "backward" else sparse(method, list(METHODS).index(method))
 
 
 # ---- The first screen: a layer that is whitened while it learns
@@ -292,6 +300,7 @@ def draw_conditions(definition: str) -> Figure:
                 "color": COLORS[method],
                 "linewidth": 2.2,
                 "label": METHODS[method],
+                **_marker(method),
             }
             panel.semilogy(curve.x, curve.middle, **line)
     panels[0].set(xlim=(0, curve.x[-1]))
@@ -426,6 +435,7 @@ def draw_paper() -> Figure:
                 "color": COLORS[method],
                 "linewidth": 2.2,
                 "label": METHODS[method],
+                **_marker(method),
             }
             panel.plot(*numbers.paper_curves(method, cost), **line)
     panels[0].set(ylim=(0.6, 60))

@@ -23,7 +23,7 @@ from natcompanion.chapters.figures.style import (
     label,
     legend_below,
 )
-from natcompanion.chapters.figures.style import METHODS as LOOKS
+from natcompanion.chapters.figures.style import LINES as LOOKS
 from natcompanion.chapters.numbers import revisiting as numbers
 from natcompanion.chapters.numbers.revisiting import landscape
 from natcompanion.chapters.page import PageFigure, Traced
@@ -32,6 +32,7 @@ from natcompanion.chapters.show import digits
 METHODS = {name: colour(name) for name in ("newton", "natural", "leroux")} | {
     "gradient": colour("sgd")
 }
+DASHES = {name: LOOKS.get(name, LOOKS["sgd"])[1] for name in METHODS}
 COLUMNS = {
     "msgd": colour("sgd"),
     "unlabelled": GREEN,
@@ -102,6 +103,7 @@ def draw_figure1(rate: float, damping: float, start: Start) -> Figure:
     for name, path in paths.items():
         w, b = path[(path.abs() < 8).all(1)].T
         text, style = numbers.METHODS[name], {"linewidth": 1.8, "marker": ".", "markersize": 4}
+        style["linestyle"] = DASHES[name]
         plane.plot(b, w, color=METHODS[name], label=text, **style)
     natural = paths["natural"]
     plane.plot(natural[0, 1], natural[0, 0], "o", color=BLACK, markersize=7)
@@ -280,7 +282,8 @@ def draw_saddle() -> Figure:
     panel.contour(axis, axis, numbers.saddle_loss(axis), levels, colors="0.8", linewidths=0.8)
     for name, path in numbers.saddle_paths().items():
         x, y = path.T
-        panel.plot(x, y, ".-", color=METHODS[name], linewidth=2, label=numbers.METHODS[name])
+        style: dict[str, Any] = {"marker": ".", "linestyle": DASHES[name], "linewidth": 2}
+        panel.plot(x, y, color=METHODS[name], label=numbers.METHODS[name], **style)
     panel.plot(0.1, 0.1, "o", color=BLACK, markersize=7)
     line = torch.linspace(0.37, 2.7, 50, dtype=torch.float64)
     panel.plot(line, 1 / line, "--", color="0.4", linewidth=2, label="solutions")

@@ -17,6 +17,7 @@ from natcompanion.chapters.figures.style import (
     BLUE,
     GREEN,
     ORANGE,
+    SHADES,
     SKY,
     VERMILLION,
     colour,
@@ -63,7 +64,6 @@ def two_digits(value: float) -> str:
 SHEET = ((-4.2, 4.2), (-3.2, 3.2))
 GRID = 33
 LEVELS = [0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0]
-SHADES = ["#FFFDF5", "#FFF3D0", "#FFE5A3", "#FFD277", "#FDBB55", "#F5A03C"]
 HEARD = {"activation": list(light.OPTIONS), "step": [0, 3, 60]}
 
 

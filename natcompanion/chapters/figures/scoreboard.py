@@ -5,10 +5,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.drawing import Drawing
-from natcompanion.chapters.figures.style import FONT, figure
+from natcompanion.chapters.figures.style import FONT, STATUS, figure
 from natcompanion.chapters.ledger import LEDGERS, counts
 
-COLOURS = ("#2f7d4f", "#d9a400", "#5b7fb5", "#b5483c", "#9a9a9a")
 HATCHES = ("", "//", "\\\\", "xx", "..")
 
 
@@ -18,7 +17,7 @@ def draw(ledger: str) -> Figure:
     kinds = list(tally["whitening"])
     drawing, (axes,) = figure(3.2)
     left = dict.fromkeys(tally, 0)
-    for kind, colour, hatch in zip(kinds, COLOURS, HATCHES, strict=False):
+    for kind, colour, hatch in zip(kinds, STATUS, HATCHES, strict=False):
         width = [tally[paper][kind] for paper in tally]
         bars: dict[str, Any] = {
             "color": colour,

@@ -11,6 +11,8 @@ import torch
 
 from natcompanion.chapters.experiments.after import LENGTH, TARGET, network
 from natcompanion.chapters.experiments.store import Result
+from natcompanion.chapters.figures.style import METHODS as TABLE
+from natcompanion.chapters.figures.style import named
 from natcompanion.chapters.numbers import compare, stored
 from natcompanion.chapters.numbers.searching import Choice, choice, median_of
 from natcompanion.chapters.show import Table
@@ -154,10 +156,8 @@ def condition() -> float:
 # ---- The differential equation
 
 METHODS = {
-    "sgd": "SGD with momentum",
-    "adamw": "AdamW",
-    "muon": "Muon",
-    "lbfgs": "L-BFGS",
+    "sgd": TABLE["momentum"].name,
+    **named("adamw", "muon", "lbfgs"),
     "sample": "sample-space step",
 }
 RIVALS = ("sgd", "adamw", "muon", "lbfgs")

@@ -7,24 +7,18 @@ import numpy as np
 
 from natcompanion.chapters.experiments.compare import TARGETS
 from natcompanion.chapters.experiments.store import Result
+from natcompanion.chapters.figures.style import METHODS as TABLE
+from natcompanion.chapters.figures.style import named
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.searching import Choice, choice, median_of
 from natcompanion.chapters.show import Table
 from natcompanion.chapters.statistics import Arrivals, arrivals, best, median, significant, times
 
-METHODS = {
-    "sgd": "SGD",
-    "momentum": "SGD with momentum",
-    "adamw": "AdamW",
-    "muon": "Muon",
-    "batchnorm": "batch normalization",
-    "natural": "truncated natural gradient",
-    "sample": "natural gradient in sample space",
-    "kfac": "K-FAC",
-    "prong": "PRONG",
-    "prong+": "PRONG+",
-    "rngd": "RNGD",
-}
+METHODS = (
+    named("sgd", "momentum", "adamw", "muon", "batchnorm")
+    | {"natural": TABLE["truncated"].name}
+    | named("sample", "kfac", "prong", "prong+", "rngd")
+)
 RIVALS = ("momentum", "adamw", "muon", "batchnorm", "kfac")
 """Whom PRONG and RNGD have to beat in the rows that end in ``-fair``."""
 

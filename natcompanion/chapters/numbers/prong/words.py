@@ -8,16 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from natcompanion.chapters.experiments._prong_training import NEVER
+from natcompanion.chapters.figures.style import named
 
-METHODS = {
-    "sgd": "SGD",
-    "rmsprop": "RMSprop",
-    "batchnorm": "batch normalization",
-    "prong": "PRONG",
-    "prong+": "PRONG+",
-    "backward": "footnote 4",
-    "kfac": "K-FAC",
-}
+METHODS = (
+    named("sgd", "rmsprop", "batchnorm", "prong", "prong+")
+    | {"backward": "footnote 4"}
+    | named("kfac")
+)
 STARTS = {"fan-in": "fan-in", "sigmoid": "4 × Glorot", "whitened": "whitened"}
 PERIODS = {"10": 10, "100": 100, "never again": NEVER}
 NAMES = {

@@ -66,9 +66,9 @@ def order_error_searched() -> float:
 
 def order_front(method: str) -> list[Setting]:
     """Return step size, momentum and damping of the settings that are reported, by rising error."""
-    searched = _searched(method)
+    searched, reached = _searched(method), order_error_searched()
     points = front(list(searched.values()))
-    kept = sum(error <= order_error_searched() for error, _ in points) + 1
+    kept = sum(error <= reached for error, _ in points) + 1
     named = {point: setting for setting, point in reversed(searched.items())}
     return [named[point] for point in points[:kept]]
 

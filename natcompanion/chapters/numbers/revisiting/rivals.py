@@ -3,11 +3,13 @@
 import numpy as np
 
 from natcompanion.chapters.experiments import Results
+from natcompanion.chapters.figures.style import METHODS as TABLE
+from natcompanion.chapters.figures.style import named
 from natcompanion.chapters.numbers.searching import Choice, Race, counted, median_of
 from natcompanion.chapters.show import Table, digits
 from natcompanion.chapters.statistics import Arrivals, Interval, interval
 
-PLAIN = {"sgd": "SGD with momentum", "adamw": "AdamW", "muon": "Muon", "kfac": "K-FAC"}
+PLAIN = {"sgd": TABLE["momentum"].name} | named("adamw", "muon", "kfac")
 NATURAL = {"natural": "natural gradient", "unlabelled": "unlabelled metric"}
 RIVALS = PLAIN | NATURAL
 """The rivals, and the natural gradient with the metric of its batch and of unlabelled digits."""

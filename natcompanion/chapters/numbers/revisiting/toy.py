@@ -7,15 +7,11 @@ import numpy as np
 import torch
 
 from natcompanion.chapters.experiments import _revisiting_autoencoder as autoencoder
+from natcompanion.chapters.figures.style import named
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.show import Table
 
-METHODS = {
-    "newton": "Newton",
-    "natural": "natural gradient",
-    "leroux": "Le Roux",
-    "gradient": "gradient descent",
-}
+METHODS = named("newton", "natural", "leroux") | {"gradient": "gradient descent"}
 STEPS = 100
 STOPS = (0, 3, 10, 30)
 """Steps of the natural gradient whose KL surfaces are shown."""

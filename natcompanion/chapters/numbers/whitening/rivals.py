@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from natcompanion.chapters.figures.style import METHODS as TABLE
+from natcompanion.chapters.figures.style import named
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.searching import Choice, Race, counted
 from natcompanion.chapters.show import Table
@@ -11,7 +13,7 @@ PROBLEMS = {
     "machine": "Boltzmann machine",
     "separation": "three photographs",
 }
-PLAIN = {"sgd": "SGD with momentum", "adamw": "AdamW", "muon": "Muon"}
+PLAIN = {"sgd": TABLE["momentum"].name} | named("adamw", "muon")
 METRICS = {
     "digits": {"natural": "natural gradient", "whitened": "whitened inputs"},
     "machine": {"natural": "natural gradient", "whitened": "energy's covariance"},

@@ -86,7 +86,8 @@ def breaches_of(tuning: Results, report: Results) -> list[str]:
         found.append("fewer than five reported seeds")
     if set.union(*reported.values()) & tuned:
         found.append("seeds that are tuned and reported")
-    if missing := needed - set(searched):
+    known = {"sgd" if method == "momentum" else method for method in searched}  # SGD with momentum
+    if missing := needed - known:
         found.append(f"not among the methods: {', '.join(sorted(missing))}")
     if not any(record.settings["momentum"] for record in tuning):
         found.append("no momentum")

@@ -125,7 +125,7 @@ def findings(text: str) -> list[str]:
     return re.findall(r"^(?:-|\d\.) (.+)$", after.partition("\n## ")[0], re.MULTILINE)
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("chapter", [name for name in CHAPTERS if name != "after"])
 def test_a_chapter_says_what_it_found_in_five_lines_that_lead_to_the_evidence(chapter):
     found = findings(prose(BOOK / f"{chapter}.ipynb"))
     assert len(found) == 5

@@ -72,12 +72,11 @@ def test_results_show_the_words_that_were_asked_for(page):
 
 def test_the_number_of_results_is_announced_and_the_address_keeps_the_question(page):
     found = ask(page, "mirror descent")
-    status = page.locator(".book-search [role=status]")
-    assert status.text_content() == f"{len(found)} places"
+    assert status(page) == f"{len(found)} places"
     assert page.url.endswith("?q=mirror+descent")
     page.reload()
-    assert status.text_content() == f"{len(found)} places"
-    assert ask(page, "xyzzy") == [] and status.text_content() == "No places"
+    assert status(page) == f"{len(found)} places"
+    assert ask(page, "xyzzy") == [] and status(page) == "No places"
 
 
 def status(page) -> str:

@@ -160,6 +160,8 @@ def test_decades_are_to_the_best_rival_of_each_start(arena):
     assert after.decades("sgd") == pytest.approx([3] * 5)
     assert float(after.decades_below()) == pytest.approx(1.4)
     assert float(after.decades_below("sgd")) == pytest.approx(3)
+    assert after.decades_interval().mean == pytest.approx(1.4)
+    assert after.decades_interval("sgd").low == pytest.approx(3)
 
 
 def test_cost_is_of_an_update_and_of_a_run(arena):

@@ -22,6 +22,7 @@ from natcompanion.chapters.exercises import (
 )
 from natcompanion.chapters.experiments import _whitening as problems
 from natcompanion.chapters.numbers import foundations as numbers
+from natcompanion.reference.after import polar
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 F = numbers.exact()
@@ -106,11 +107,6 @@ def wired(*units):
 
 def unit_rows(G):
     return G / G.norm(dim=1, keepdim=True)
-
-
-def polar(G):
-    U, _, Vh = torch.linalg.svd(G, full_matrices=False)
-    return U @ Vh
 
 
 def uncentred_steps(G_W, g_b, c, S, eps):

@@ -21,7 +21,7 @@
     return {
       kind, address, title: name, page, text,
       heads: [...new Set([...words(head), ...compounds(head)])], body: words(text), whole: compounds(text),
-      headline: [...new Set(joined(head))].join(" "), line: joined(text).join(" "),
+      headline: [...new Set(joined(head))].join(" "),
     };
   });
 
@@ -49,7 +49,7 @@
       if (fits.some((value) => value === 0)) return 0;
       const { headline } = entry;
       const titled = entry.kind === "function" ? 0 : headline === phrase ? 20 : ` ${headline} `.includes(` ${phrase} `) ? 10 : 0;
-      const said = terms.length > 1 && entry.line.includes(phrase) ? 4 : 0;
+      const said = terms.length > 1 && joined(entry.text).join(" ").includes(phrase) ? 4 : 0;
       const named = entry.kind === "function" && fold(entry.title).split(".").pop() === name ? 100 : 0;
       return WEIGHTS[entry.kind] * (fits.reduce((sum, value) => sum + value, 0) / terms.length + titled + said) + named;
     };

@@ -142,7 +142,9 @@ def trained(scale: Scale, rate: float = RATE, period: int = OFTEN) -> list[float
 @cache
 def whitened_once() -> float:
     """Return the loss at the end of the run that whitens once, without any scale."""
-    return sum(knobs.live_prong(EPS, UPDATES, RATE)[-10:]) / 10
+    loss = last_loss(knobs.live_prong(EPS, UPDATES, RATE))
+    assert loss is not None
+    return loss
 
 
 def length(scale: Scale) -> str:

@@ -1,7 +1,6 @@
 """The colours of all frames: one palette, so that a thing keeps its colour while a slider moves."""
 
 import itertools
-from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -63,9 +62,5 @@ def indexed(image: Image.Image) -> Image.Image:
     codes, place = np.unique(packed, return_inverse=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
     found = Image.fromarray(nearest(colours)[place].reshape(packed.shape))
-    found.putpalette(_flat(PALETTE))
+    found.putpalette(PALETTE.tobytes())
     return found
-
-
-def _flat(palette: np.ndarray) -> Sequence[int]:
-    return palette.ravel().tolist()

@@ -1,12 +1,9 @@
 """The two figures of what came after: how white a momentum becomes, and a differential equation."""
 
-from typing import Any
-
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from natcompanion.chapters.figures.compare import AXES, LINES, arrival
+from natcompanion.chapters.figures.compare import AXES, LINES, arrival, draw_runs
 from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
     BLUE,
@@ -79,14 +76,8 @@ def draw_poisson(against: str) -> Figure:
     """Relative error of every method, the median of the starts, and the target."""
     drawing, (panel,) = figure(5.6, width=NARROW)
     for place, (method, name) in enumerate(numbers.METHODS.items()):
-        color, line = STYLES[method]
-        x, errors = numbers.curve(method, KEYS[against])
-        panel.fill_between(
-            x[1:], errors.min(0)[1:], errors.max(0)[1:], color=color, alpha=0.07, linewidth=0
-        )
-        style: dict[str, Any] = sparse("momentum" if method == "sgd" else method, place)
-        style |= {"color": color, "linestyle": line, "linewidth": 1.8}
-        panel.loglog(x[1:], np.median(errors, 0)[1:], label=name, **style)
+        look = STYLES[method], sparse("momentum" if method == "sgd" else method, place)
+        draw_runs(panel, *numbers.curve(method, KEYS[against]), name, *look, alpha=0.07)
     mark_value(panel, numbers.TARGET)
     label(panel, "Relative error of the solution", against)
     legend_below(drawing, panel)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from natcompanion.chapters.figures.drawing import Drawing
@@ -37,20 +38,33 @@ PROBLEMS = {title: problem for problem, (title, _) in SCORES.items()}
 AXES = {"updates": "updates", "seconds": "seconds of one processor"}
 
 
+def draw_runs(
+    panel: Axes,
+    x: np.ndarray,
+    runs: np.ndarray,
+    text: str,
+    line: tuple[str, str],
+    marker: dict[str, Any],
+    alpha: float,
+) -> None:
+    """Draw the median of the runs (runs, points) of a method, in a band from the least to the most,
+    on logarithmic axes; the start is not shown.
+    """
+    color, style = line
+    x, runs = x[1:], runs[:, 1:]
+    panel.fill_between(x, runs.min(0), runs.max(0), color=color, alpha=alpha, linewidth=0)
+    look: dict[str, Any] = {"color": color, "linestyle": style, "linewidth": 1.8, "label": text}
+    panel.loglog(x, np.median(runs, 0), **look, **marker)
+
+
 def draw(problem: str, against: str) -> Figure:
     """Score of every method, the median of the starts, and the target."""
     name, key = PROBLEMS[problem], {text: key for key, text in AXES.items()}[against]
     drawing, (panel,) = figure(5.6, width=NARROW)
     for place, method in enumerate(numbers.methods(name)):
-        color, line = LINES[method]
-        x, scores = numbers.curve(name, method, key)
-        panel.fill_between(
-            x[1:], scores.min(0)[1:], scores.max(0)[1:], color=color, alpha=0.1, linewidth=0
-        )
-        style: dict[str, Any] = sparse(OWN.get(method, method), place)
-        style |= {"color": color, "linestyle": line, "linewidth": 1.8}
+        look = LINES[method], sparse(OWN.get(method, method), place)
         text = SHORT.get(method, numbers.METHODS[method])
-        panel.loglog(x[1:], np.median(scores, 0)[1:], label=text, **style)
+        draw_runs(panel, *numbers.curve(name, method, key), text, *look, alpha=0.1)
     mark_value(panel, numbers.TARGETS[name])
     panel.set_ylim(bottom=numbers.TARGETS[name] / 3)
     label(panel, f"{problem}:\n{SCORES[name][1]}", against)

@@ -48,14 +48,13 @@ def _band(panel: Axes, band: tuple, method: str) -> None:
     """Draw the median run of a method in a band from the least to the most."""
     x, middle, least, most = band
     panel.fill_between(x, least, most, color=COLORS[method], alpha=0.15, linewidth=0)
-    panel.plot(
-        x, middle, color=COLORS[method], linewidth=2.2, label=METHODS[method], **_marker(method)
-    )
+    panel.plot(x, middle, **_line(method))
 
 
-def _marker(method: str) -> dict[str, Any]:
-    """Return the marker of a method on its curve; the variant of this chapter alone has none."""
-    return {} if method == "backward" else sparse(method, list(METHODS).index(method))
+def _line(method: str) -> dict[str, Any]:
+    """Return the look of a method's curve; the variant of this chapter alone has no marker."""
+    line = {"color": COLORS[method], "linewidth": 2.2, "label": METHODS[method]}
+    return line if method == "backward" else line | sparse(method, list(METHODS).index(method))
 
 
 # ---- The first screen: a layer that is whitened while it learns
@@ -296,13 +295,7 @@ def draw_conditions(definition: str) -> Figure:
     for method in numbers.TRAINED:
         for panel, relative in zip(panels, (False, True), strict=True):
             curve = numbers.condition_curves(definition, method, relative)
-            line: dict[str, Any] = {
-                "color": COLORS[method],
-                "linewidth": 2.2,
-                "label": METHODS[method],
-                **_marker(method),
-            }
-            panel.semilogy(curve.x, curve.middle, **line)
+            panel.semilogy(curve.x, curve.middle, **_line(method))
     panels[0].set(xlim=(0, curve.x[-1]))
     label(panels[0], NAMES[definition])
     label(panels[1], "per cent of the first value", "updates")
@@ -431,13 +424,7 @@ def draw_paper() -> Figure:
     drawing, panels = figure(6.8, 2, sharey=True)
     for method in numbers.paper_runs():
         for panel, cost in zip(panels, ("updates", "seconds"), strict=True):
-            line: dict[str, Any] = {
-                "color": COLORS[method],
-                "linewidth": 2.2,
-                "label": METHODS[method],
-                **_marker(method),
-            }
-            panel.plot(*numbers.paper_curves(method, cost), **line)
+            panel.plot(*numbers.paper_curves(method, cost), **_line(method))
     panels[0].set(ylim=(0.6, 60))
     for panel in panels:
         _ticks(panel, [1, 2, 5, 10, 20, 50])

@@ -147,12 +147,6 @@ def last(problem: str, method: str) -> float:
     return score if score > ROUNDING else 0.0
 
 
-def share_searched(problem: str, method: str) -> float:
-    """Return what share of the updates of a reported run a run of the search makes at most."""
-    tuning = stored("compare.tuning").select(problem=problem, method=method)
-    return max(r.settings["updates"] for r in tuning) / updates(problem, method)
-
-
 def updates(problem: str, method: str) -> int:
     """Return how many updates a reported run makes."""
     return runs(problem, method)[0].settings["updates"]

@@ -15,9 +15,6 @@ from natcompanion.chapters.statistics import Interval, ratio_interval
 LAYERS = ("first", "second", "last")
 SCALES = (0.1, 1.0, 10.0)
 
-# ---- Plateaus (Section 2)
-
-
 # ---- A part against a block
 
 

@@ -17,9 +17,12 @@ WHERE = {
     "fashion": "revisiting_fashion.chapter",
     "paper": "revisiting_fashion.paper",
     "convolutional": "revisiting_convolutional.chapter",
+    "stopped": "revisiting_early_stopping.chapter",
+    "stopped fashion": "revisiting_early_stopping.fashion",
 }
 """The stored experiments: five folds of digits, a wider search on one fold, Fashion-MNIST, the
-same at the paper's size, and the network with two convolutions.
+same at the paper's size, the network with two convolutions, and digits and Fashion-MNIST with early
+stopping.
 """
 
 COLUMNS = {
@@ -219,6 +222,46 @@ def damping_effect() -> list[float]:
     """Return for each fold the test error at damping 0.01 minus that at 0.001, step size 0.5."""
     runs = [run.values for run in _results("digits").select(column="same")]
     return [_at(run, 0.5, 0.01)["test"] - _at(run, 0.5, 0.001)["test"] for run in runs]
+
+
+# ---- Early stopping
+
+TO_THE_END = {"stopped": "digits", "stopped fashion": "fashion"}
+"""The search without stopping, on the same data and from the same networks."""
+
+
+def stopped_updates(where: str, column: str) -> list[int]:
+    """Return after how many updates each seed stopped."""
+    return [run.values["update"] for run in _results(where).select(column=column)]
+
+
+def stopping_gain(where: str, column: str) -> Interval:
+    """Return the test error where a column is stopped minus that at the end of the search without
+    stopping, in points.
+    """
+    end, stopped = _by_seed(TO_THE_END[where], column, "test"), _by_seed(where, column, "test")
+    return interval([stopped[seed] - end[seed] for seed in sorted(stopped)])
+
+
+def stopping_table(where: str) -> Table:
+    """Test errors with early stopping and without."""
+    rows = [
+        [
+            COLUMNS[column],
+            mean_test(TO_THE_END[where], column).mean,
+            mean_test(where, column).mean,
+            str(stopping_gain(where, column)),
+            f"{median(stopped_updates(where, column)):g}",
+        ]
+        for column in columns(where)
+    ]
+    return Table(
+        ["column", "test at the end, %", "stopped, %", "difference, [95 %]", "median update"],
+        rows,
+        f"Test error after all {setting(where, 'updates')} updates and where the validation error "
+        "was least, each at the settings that its search chose; the paired difference (mean and "
+        "95 % interval), and when the middle run was stopped.",
+    )
 
 
 # ---- A wider search, on the first fold

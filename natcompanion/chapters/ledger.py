@@ -42,6 +42,7 @@ from natcompanion.chapters._schema import (
     Paper,
     build,
 )
+from natcompanion.chapters.experiments import verifying
 from natcompanion.chapters.experiments.encoding import digest
 from natcompanion.chapters.statistics import Interval, interval, significant
 
@@ -296,8 +297,9 @@ def turned_by(claim: Claim, *, folder: Path | None = None) -> dict[str, str]:
     """Return the small moves that turn a verdict over, and the verdict that each leads to.
 
     The moves are all bounds of the criterion 20 % lower or higher (of a share above the half, what
-    is missing to the whole), each independent unit left out, and those that the claim names
-    (``turns``). Empty for a claim that no experiment settles.
+    is missing to the whole), each independent unit left out, a run with other instructions of the
+    processor, and those that the claim names (``turns``). Empty for a claim that no experiment
+    settles.
     """
     return moves(claim, measured(claim, folder=folder))
 
@@ -323,7 +325,9 @@ def moves(claim: Claim, measurement: Measurement | None) -> dict[str, str]:
     for outcome, count in without.items():
         if outcome != verdict:
             turned[f"{count} of {without.total()} units, each left out alone"] = outcome
-    named = {move: to for move, to in (claim.turns or {}).items() if to != verdict}
+    elsewhere = verifying.read_turned().get(claim.experiment or "", {}).get(claim.id)
+    known = {"a run with other instructions": elsewhere} if elsewhere else {}
+    named = {move: to for move, to in (known | (claim.turns or {})).items() if to != verdict}
     return turned | named
 
 

@@ -18,7 +18,7 @@ from docutils.utils import new_document
 
 from natcompanion import optim
 from natcompanion.chapters import ledger, numbers
-from natcompanion.chapters.experiments import Result, store
+from natcompanion.chapters.experiments import Result, store, verifying
 from natcompanion.chapters.figures import scoreboard as figures
 from natcompanion.chapters.ledger import Claim, LedgerError
 from natcompanion.chapters.numbers import boltzmann, scoreboard, stored
@@ -326,6 +326,18 @@ def test_a_bound_on_a_share_moves_within_the_whole(results):
     assert ledger._scaled("low > -2 and n > 3 and all(each == 1)", 0.8, None) == (
         "low > -1.6 and n > 3 and all(each == 1)"
     )
+
+
+def test_a_run_with_other_instructions_is_a_small_move(results, monkeypatch):
+    monkeypatch.setenv("NATCOMPANION_RESULTS", str(results))
+    firm = claim(criterion={"reproduced": "high < 1.6"})
+    file = {firm.experiment: {firm.id: "undecided", "another": "partly"}}
+    verifying.turned_file(results).write_text(json.dumps(file))
+    expected = {"a run with other instructions": "undecided"}
+    assert ledger.turned_by(firm, folder=results) == expected
+    file[firm.experiment][firm.id] = "reproduced"  # as it is
+    verifying.turned_file(results).write_text(json.dumps(file))
+    assert ledger.turned_by(firm, folder=results) == {}
 
 
 def test_the_verdict_follows_the_result(results):

@@ -189,6 +189,17 @@ def test_a_changed_verdict_is_a_disagreement(verdicts):
     assert check.agrees and check.unchanged == 1
 
 
+def test_a_changed_verdict_is_learned(verdicts, results):
+    """The file keeps what it turns to; an experiment whose verdicts stay is named with none."""
+    values = experiments.load("toy").values("x")
+    flipped = -10 * abs(values).sum() * math.copysign(1, values.mean())
+    verifying.learn([verdicts("x")])
+    assert verifying.read_turned() == {"toy.quick": {}}
+    verifying.learn([verdicts("x", x=float(flipped)), verdicts("x")])
+    outcome = "not reproduced" if values.mean() > 0 else "reproduced"
+    assert verifying.read_turned() == {"toy.quick": {"rfim-toy": outcome}}
+
+
 def test_a_verdict_on_seconds_does_not_change_with_the_clock(verdicts):
     """Beside other work a rerun takes other times."""
     assert verdicts("seconds", seconds=-1e3).agrees
@@ -225,6 +236,15 @@ def test_a_sample_covers_many_experiments_within_its_time():
     assert chosen == verifying.select(records, 6, 0, 20.0, False)
     assert chosen != verifying.select(records, 6, 1, 20.0, False)
     assert verifying.select(records, None, 0, 0.0, False) == records
+
+
+def test_a_sample_covers_the_methods_of_an_experiment():
+    """One of a hundred is of another method, which other instructions may move more."""
+    records = [replace(record(seed), settings={"method": "sgd"}) for seed in range(99)]
+    records.append(replace(record(99), settings={"method": "muon"}))
+    for seed in range(20):
+        chosen = verifying.select(records, 2, seed, 10.0, False)
+        assert {one.settings["method"] for one in chosen} == {"sgd", "muon"}
 
 
 def test_the_packaged_sample_leaves_out_downloads():
@@ -283,7 +303,12 @@ def test_another_instruction_set_is_learned(capsys, results, monkeypatch):
 def test_the_file_of_instruction_sets_names_stored_values(monkeypatch):
     monkeypatch.delenv("NATCOMPANION_RESULTS")
     sets = verifying.read_sets()
-    assert len(sets) > 20
+    names = {".".join(file) for file in experiments.stored()}
+    assert len(sets) > 20 and set(sets) <= names
+    claims = {claim.id: claim.experiment for claim in ledger.load("claims")}
+    for name, turned in verifying.read_turned().items():
+        assert all(claims[claim] == name for claim in turned)
+        assert set(turned.values()) <= set(ledger.VERDICTS)
     for name, moves in sets.items():
         record = store.read(*name.split("."))[0]
         assert set(moves) <= set(record.values), name

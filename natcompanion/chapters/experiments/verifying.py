@@ -164,15 +164,41 @@ def moves_of(old: Result, new: Result) -> dict[str, float]:
     return found
 
 
+Turned = dict[str, dict[str, str]]
+"""For ``experiment.preset`` and a claim: its verdict with a run by other instructions."""
+
+
+def turned_file(folder: Path | None = None) -> Path:
+    """Return the file that says which verdicts other instruction sets turn.
+
+    A claim that it does not name keeps its verdict with any run of the experiments named there.
+    """
+    return (folder or store.results_folder()) / "instruction_verdicts.json"
+
+
+def read_turned(folder: Path | None = None) -> Turned:
+    """Return the content of :func:`turned_file`; empty if there is none."""
+    path = turned_file(folder)
+    return loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def learn(checks: Iterable[Check], folder: Path | None = None) -> None:
-    """Keep by how much this processor moved the values, in :func:`sets_file`."""
-    sets = read_sets(folder)
+    """Keep by how much this processor moved the values, in :func:`sets_file`, and which verdicts
+    that turned, in :func:`turned_file`.
+    """
+    sets, turned = read_sets(folder), read_turned(folder)
     for check in checks:
         if check.new:
-            known = sets.setdefault(f"{check.old.experiment}.{check.old.preset}", {})
+            name = f"{check.old.experiment}.{check.old.preset}"
+            known = sets.setdefault(name, {})
             for key, move in moves_of(check.old, check.new).items():
                 known[key] = max(move, known.get(key, 0.0))
+            if check.verdicts or check.unchanged:
+                changes = (change.split(": ", 1) for change in check.verdicts)
+                found = {claim: change.rpartition(" -> ")[2] for claim, change in changes}
+                turned.setdefault(name, {}).update(found)
     store.write_atomically(sets_file(folder), dumps(sets) + "\n")
+    store.write_atomically(turned_file(folder), dumps(turned) + "\n")
 
 
 def _within(found: Any, known: list[Any]) -> bool:
@@ -246,7 +272,8 @@ def peers_of(record: Result, records: Iterable[Result]) -> list[Result]:
 def select(
     records: Sequence[Result], sample: int | None, seed: int, budget: float, packaged: bool
 ) -> list[Result]:
-    """Return records to run again, of as many experiments as possible, in the order of a seed.
+    """Return records to run again, in the order of a seed: of as many experiments as possible, and
+    of an experiment as many methods, problems and whatever else its settings name in words.
 
     Their recorded seconds add up to at most ``budget``, if there is a sample to choose.
     """
@@ -254,20 +281,35 @@ def select(
         records = [record for record in records if not needs_download(record)]
     if sample is None:
         return list(records)
-    groups: dict[str, list[Result]] = {}
-    for record in records:
-        groups.setdefault(f"{record.experiment}.{record.preset}", []).append(record)
     shuffle: Callable = random.Random(seed).shuffle
-    lists = list(groups.values())
-    for group in (lists, *lists):
-        shuffle(group)
+    files = _grouped(records, lambda record: (record.experiment, record.preset))
+    lists = [_in_turn(_grouped(file, _kind), shuffle) for file in files]
     chosen: list[Result]
     chosen, left = [], budget
-    for record in filter(None, chain(*zip_longest(*lists))):
+    for record in _in_turn(lists, shuffle, inside=False):
         if len(chosen) < sample and record.seconds <= min(left, budget / 4):
             chosen.append(record)
             left -= record.seconds
     return chosen
+
+
+def _kind(record: Result) -> tuple[str, ...]:
+    """Return the words among a record's settings: two methods round in other ways."""
+    return tuple(f"{path}={x}" for path, x in leaves(record.settings) if isinstance(x, str))
+
+
+def _grouped(records: Iterable[Result], key: Callable) -> list[list[Result]]:
+    groups: dict[Any, list[Result]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return list(groups.values())
+
+
+def _in_turn(lists: list[list[Result]], shuffle: Callable, inside: bool = True) -> list[Result]:
+    """Return the records of shuffled lists, one of each after the other."""
+    for group in (lists, *(lists if inside else ())):
+        shuffle(group)
+    return [record for record in chain(*zip_longest(*lists)) if record is not None]
 
 
 def needs_download(record: Result) -> bool:

@@ -275,6 +275,24 @@ def test_the_winner_has_the_lowest_validation_error():
     )
 
 
+def test_early_stopping_takes_the_point_of_least_validation_error():
+    """Of the winner's curve, ties by the validation loss; looked at from the start on. The same
+    search without stopping has the same curve, and ends where the stopped run's curve does.
+    """
+    small = {**TINY, "updates": 6, "watch_every": 2, "rates": (1e-6, 0.5)}
+    stopped = experiments.run("revisiting_early_stopping", **small)
+    curve = stopped["curve"]
+    assert [point["update"] for point in curve] == [0, 2, 4, 6]
+    least = min((point["validation"], point["validation_loss"]) for point in curve)
+    assert (stopped["validation"], stopped["validation_loss"]) == least
+    (place,) = (point for point in curve if point["update"] == stopped["update"])
+    assert stopped["test"] == place["test"] and stopped["end_test"] == curve[-1]["test"]
+    assert stopped["validation"] == min(run["validation"] for run in stopped["search"])
+    alone = {**small, "rates": (stopped["rate"],)}
+    whole = experiments.run("revisiting_restricted_mnist", **alone)
+    assert [point["test"] for point in whole["curve"]] == [point["test"] for point in curve[1:]]
+
+
 def test_a_diverging_run_is_recorded_as_such():
     result = experiments.run(
         "revisiting_restricted_mnist", column="msgd", **{**TINY, "updates": 20, "sgd_rates": (1e9,)}

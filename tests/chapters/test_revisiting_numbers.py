@@ -567,6 +567,18 @@ def test_fashion_and_the_convolutional_network(store):
     assert rows == [["KL, different batch", "0.03", "7.00", "0.78"]]
 
 
+def test_early_stopping_beside_the_same_search_without(store):
+    """Seed by seed: two points more and none; the middle of 20 and 40 updates is 30."""
+    store(training.WHERE["digits"], run("same", 0, 9.0), run("same", 1, 12.0))
+    ends = [run("same", 0, 11.0) | {"update": 20}, run("same", 1, 12.0) | {"update": 40}]
+    store(training.WHERE["stopped"], *ends, settings={"updates": 100})
+    gain = numbers.stopping_gain("stopped", "same")
+    assert (gain.mean, gain.n) == (1.0, 2) and gain.low == pytest.approx(1 - 12.706204736432095)
+    assert numbers.stopped_updates("stopped", "same") == [20, 40]
+    expected = ["KL, same batch", "10.5", "11.5", str(gain), "30"]
+    assert numbers.stopping_table("stopped").rows == [expected]
+
+
 # ---- Why, and the paper's size
 
 

@@ -28,6 +28,7 @@ from natcompanion.chapters.numbers import revisiting as numbers
 from natcompanion.chapters.numbers.revisiting import landscape
 from natcompanion.chapters.page import PageFigure, Traced
 from natcompanion.chapters.show import digits
+from natcompanion.chapters.statistics import median
 
 METHODS = {name: colour(name) for name in ("newton", "natural", "leroux")} | {
     "gradient": colour("sgd")
@@ -483,9 +484,48 @@ def describe_curves(where: str) -> str:
     return f"{median} training loss and test error: {'; '.join(parts)}."
 
 
+SHOWN = 3
+"""The first look that is drawn, after 15 updates."""
+
+
+def draw_stopped(where: str) -> Figure:
+    """Validation and test error against the number of updates, median over the seeds; a dot for
+    each seed where it stops.
+    """
+    drawing, panels = figure(6.8, 2, sharex=True)
+    for column in numbers.columns(where):
+        text, color = numbers.COLUMNS[column], COLUMNS[column]
+        for panel, key in zip(panels, ("validation", "test"), strict=True):
+            updates, errors = numbers.curve(where, column, key)
+            later = slice(SHOWN, None)  # before that the errors fall from 90 per cent
+            panel.plot(updates[later], errors[later], color=color, linewidth=2, label=text)
+        ends = numbers.stopped_updates(where, column), numbers.tests(where, column)
+        panels[1].plot(*ends, "o", color=color, alpha=0.6)
+    label(panels[0], "Validation error, per cent")
+    label(panels[1], "Test error, per cent", "updates (minibatch SGD makes 20 in one)")
+    legend_below(drawing, panels[0])
+    return drawing
+
+
+def describe_stopped(where: str) -> str:
+    """When the middle run was stopped, and the mean test errors."""
+    parts = [
+        f"{numbers.COLUMNS[column]} after {median(numbers.stopped_updates(where, column)):g} "
+        f"updates, {digits(numbers.mean_test(where, column).mean)} %"
+        for column in numbers.columns(where)
+    ]
+    return (
+        "Each column at the setting that its search with early stopping chose, medians of the "
+        "seeds; dots are where they stop. Median update, and mean test error there: "
+        + "; ".join(parts)
+        + "."
+    )
+
+
 TABLE1 = Drawing(partial(draw_columns, "digits"), partial(describe_columns, "digits"))
 FASHION = Drawing(partial(draw_columns, "fashion"), partial(describe_columns, "fashion"))
 CURVES = Drawing(partial(draw_curves, "digits"), partial(describe_curves, "digits"))
+STOPPED = Drawing(partial(draw_stopped, "stopped"), partial(describe_stopped, "stopped"))
 PAPER_CURVES = Drawing(partial(draw_curves, "paper"), partial(describe_curves, "paper"))
 
 # ---- Beside momentum

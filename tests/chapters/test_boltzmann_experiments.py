@@ -3,6 +3,7 @@ presets run.
 """
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -408,6 +409,8 @@ def test_the_correlation_of_hidden_units_leaves_out_their_variances():
     same = torch.nn.Identity()
     model = torch.nn.Sequential(same, Given(3 * x), same, Given(y), same)
     assert layered.correlation(model, x) == pytest.approx(0.5)
+    still = torch.nn.Sequential(same, Given(y[:, :1]), same, Given(torch.ones(4, 2)), same)
+    assert math.isnan(layered.correlation(still, x))
 
 
 def test_a_network_run_stops_at_its_target():

@@ -1,5 +1,6 @@
 """Feed-forward and convolutional networks that learn with the covariance penalty."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -59,15 +60,19 @@ def objective(model: nn.Sequential, method: str, gamma: float) -> Loss:
 
 @torch.no_grad()
 def correlation(model: nn.Sequential, x: torch.Tensor) -> float:
-    """Return the mean squared correlation of two hidden units of a layer, over both layers."""
+    """Return the mean squared correlation of two hidden units of a layer, over both layers; of
+    units that vary, and NaN if there are no two.
+    """
     found = []
     for name, layer in model.named_children():
         x = layer(x)
         if name in LAYERS:
             h = x.flatten(1)
-            r = torch.corrcoef(h[:, h.std(0) > 0].mT)
-            found.append(float((r.square().sum() - len(r)) / (r.numel() - len(r))))
-    return sum(found) / len(found)
+            varying = h[:, h.std(0) > 0]
+            if varying.shape[1] > 1:
+                r = torch.corrcoef(varying.mT)
+                found.append(float((r.square().sum() - len(r)) / (r.numel() - len(r))))
+    return sum(found) / len(found) if found else math.nan
 
 
 @torch.no_grad()

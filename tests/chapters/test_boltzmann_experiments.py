@@ -3,6 +3,7 @@ presets run.
 """
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from natcompanion import boltzmann, reference
 from natcompanion.chapters import experiments
 from natcompanion.chapters.experiments import _boltzmann as many
+from natcompanion.chapters.experiments import _boltzmann_network as layered
 from natcompanion.chapters.experiments import boltzmann as paper
 from natcompanion.data import mnist
 
@@ -363,3 +365,59 @@ def test_with_a_margin_binary_digits_do_not_depend_on_rounding(monkeypatch):
     assert torch.equal(*found[1e-9])
     assert 0 < (found[0.0][0] != found[0.0][1]).sum() < 20
     assert (found[0.0][0] == found[1e-9][0]).double().mean() > 0.9999
+
+
+# ---- Networks
+
+
+@pytest.mark.parametrize("problem", ["layers", "convolution"])
+def test_the_objective_of_a_network_is_cross_entropy_and_covariances(problem):
+    """Against loops over examples; the plain objective is cross-entropy, whatever gamma is."""
+    model = layered.network(problem, 8, torch.Generator().manual_seed(0)).double()
+    x = torch.rand(6, *((64,) if problem == "layers" else (1, 8, 8)), dtype=torch.float64)
+    t = torch.tensor([0, 1, 2, 3, 4, 5])
+    parts = [x, model[:2](x), model[:4](x)]
+    flat = [part.flatten(1) - part.flatten(1).mean(0) for part in parts]
+    plain = -model(x).log_softmax(1)[range(6), t].mean()
+
+    def norm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return sum(torch.outer(p, q) for p, q in zip(a, b, strict=True)).div(6).square().sum()
+
+    expected = {
+        "plain": plain,
+        "hidden": 0.9 * plain + 0.1 * (norm(flat[1], flat[1]) + norm(flat[2], flat[2])),
+        "visible": 0.9 * plain + 0.1 * (norm(flat[0], flat[1]) + norm(flat[1], flat[2])),
+    }
+    for method, value in expected.items():
+        torch.testing.assert_close(layered.objective(model, method, 0.1)(x, t), value)
+    assert len({round(value.item(), 6) for value in expected.values()}) == 3
+
+
+def test_the_correlation_of_hidden_units_leaves_out_their_variances():
+    """Two units that are the same, and two that are not correlated: 1 and 0, and so a half."""
+    x = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]])
+    y = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+
+    class Given(torch.nn.Module):
+        def __init__(self, h: torch.Tensor) -> None:
+            super().__init__()
+            self.h = h
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.h
+
+    same = torch.nn.Identity()
+    model = torch.nn.Sequential(same, Given(3 * x), same, Given(y), same)
+    assert layered.correlation(model, x) == pytest.approx(0.5)
+    still = torch.nn.Sequential(same, Given(y[:, :1]), same, Given(torch.ones(4, 2)), same)
+    assert math.isnan(layered.correlation(still, x))
+
+
+def test_a_network_run_stops_at_its_target():
+    found = experiments.run("boltzmann_network", "quick", 0, target=1.5, updates=200).values
+    assert found["train"][-1] <= 1.5 < min(found["train"][:-1])
+    assert found["steps_to_target"] == 5 * (len(found["train"]) - 1)
+    late = experiments.run("boltzmann_network", "quick", 0).values
+    assert late["steps_to_target"] is None and len(late["train"]) == 5
+    again = experiments.run("boltzmann_network", "quick", 0, method="hidden", gamma=0.0).values
+    assert again["train"] == pytest.approx(late["train"], rel=1e-4)

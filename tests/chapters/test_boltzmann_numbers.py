@@ -705,3 +705,34 @@ def test_the_cell_that_starts_the_explorer_stopped_learning():
         for reading in ("as printed", "γ at most 0.5", boltzmann.PLACEBO)
     )
     assert ours > plain + 20 > half
+
+
+# ---- networks
+
+
+def test_the_penalty_on_networks_is_chosen_on_other_seeds(add):
+    """Plain: step size 1 is the faster, 2 the better; with a penalty cov(h, h) is the faster and
+    cov(v, h) the better. Reported are these, seed by seed.
+    """
+
+    def runs(method: str, lr: float, steps: list, validation: float, test: list) -> None:
+        settings = {"problem": "layers", "method": method, "lr": lr, "momentum": 0.9}
+        settings |= {"gamma": 0.0 if method == "plain" else 0.01, "target": 0.1}
+        for preset, seeds in (("tuning", (100, 101)), ("paper", (0, 1))):
+            for seed, step, error in zip(seeds, steps, test, strict=True):
+                values = {"steps_to_target": step, "validation": validation, "test": error}
+                values["correlation"] = 0.1 if method == "plain" else 0.05
+                add("network", values, seed, preset, **settings)
+
+    runs("plain", 1.0, [10, 20], 0.3, [9.0, 9.0])
+    runs("plain", 2.0, [30, 30], 0.2, [6.0, 8.0])
+    runs("hidden", 1.0, [5, 25], 0.3, [1.0, 1.0])
+    runs("visible", 1.0, [40, 60], 0.1, [5.0, 5.0])
+    assert [boltzmann.penalized("layers", by) for by in ("steps", "test")] == ["hidden", "visible"]
+    assert boltzmann.penalty_choice("layers", "test", "plain").settings["lr"] == 2.0
+    assert boltzmann.penalty_ahead("layers").tolist() == [True, False]
+    assert boltzmann.penalty_seeds_ahead("layers") == "1 of 2"
+    assert boltzmann.penalty_test_differences("layers").tolist() == [-1.0, -3.0]
+    check(boltzmann.penalty_test_difference("layers"), -2.0, -2.0 - T_2)
+    assert boltzmann.penalty_decorrelates("layers").mean == pytest.approx(2.0)
+    assert boltzmann.penalty_target() == 0.1

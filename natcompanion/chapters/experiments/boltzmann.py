@@ -13,7 +13,8 @@ from natcompanion import boltzmann
 from natcompanion.boltzmann import FRACTIONS, RBM, THRESHOLDS
 from natcompanion.chapters.experiments import Settings, experiment
 from natcompanion.chapters.experiments import _boltzmann as many
-from natcompanion.chapters.experiments.kit import Clock
+from natcompanion.chapters.experiments import _boltzmann_network as layered
+from natcompanion.chapters.experiments.kit import Clock, fed, looks
 from natcompanion.data import mnist
 from natcompanion.projections import (
     debiased_projected_covariance,
@@ -397,6 +398,73 @@ def _torch_mover(method: str, lr: float, mu: float, rbm: RBM) -> Callable[[RBM, 
         )
 
     return move
+
+
+# ---- The penalty on the layers of a network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Settings):
+    """A network of two hidden layers ("layers") or of two convolutions ("convolution"), and whose
+    covariances are penalized: nothing ("plain"), of each hidden layer with itself ("hidden"), or
+    with the layer before it ("visible"), with the weight ``gamma``.
+    """
+
+    problem: str = "layers"
+    method: str = "plain"
+    gamma: float = 0.0
+    lr: float = 1.0
+    momentum: float = 0.9
+    batch: int = 100
+    updates: int = 20
+    every: int = 5
+    target: float = 0.1
+    size: int = 16
+
+
+@experiment(
+    "boltzmann_network",
+    quick=Network(),
+    paper=Network(updates=500),
+    tuning=Network(updates=500),
+)
+def network(settings: Network) -> dict:
+    """Updates of one network to a training loss, with the covariance penalty or without; then its
+    run ends. Its test error where its validation loss is least, and at the end the mean squared
+    correlation of its hidden units.
+    """
+    generator = settings.generator()
+    images, labels = mnist(size=settings.size, split="all", seed=0, dtype=torch.float32)
+    order = torch.randperm(len(images), generator=generator)
+    x, t = images[order].unsqueeze(1), labels[order]
+    if settings.problem == "layers":
+        x = x.flatten(1)
+    (x, validation, test), (t, *others) = (part.split([2000, 1000, 2000]) for part in (x, t))
+    model = layered.network(settings.problem, settings.size, generator)
+    loss = layered.objective(model, settings.method, settings.gamma)
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum)
+
+    def step(inputs: torch.Tensor, labels: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss(inputs, labels).backward()
+        optimizer.step()
+
+    found = [layered.seen(model, (x, t), (validation, others[0]), (test, others[1]))]
+    fed_step = fed(step, x, t, settings.batch, generator)
+    for _ in looks(fed_step, settings.updates, settings.every, Clock()):
+        found.append(layered.seen(model, (x, t), (validation, others[0]), (test, others[1])))
+        train = found[-1]["train"]
+        if train <= settings.target or not train < 10 * found[0]["train"]:
+            break
+    stop = min(found, key=lambda one: one["validation"])
+    arrived = found[-1]["train"] <= settings.target
+    return {
+        "steps_to_target": settings.every * (len(found) - 1) if arrived else None,
+        "validation": stop["validation"],
+        "test": stop["test"],
+        "correlation": layered.correlation(model, x),
+        "train": [one["train"] for one in found],
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,23 +69,18 @@ def penalty_decorrelates(problem: str, by: str = "test") -> Interval:
     return ratio_interval(second / first)
 
 
-def penalty_settings() -> tuple[int, int]:
-    """Return how many settings the search tried with penalties, both together, and without."""
-    found = {
-        (
-            sum(penalty_choice(problem, by, method).searched for method in COVARIANCES),
-            penalty_choice(problem, by, "plain").searched,
-        )
+def penalty_settings(*methods: str) -> int:
+    """Return how many settings of these methods the search tried, the same number in each."""
+    (count,) = {
+        sum(penalty_choice(problem, by, method).searched for method in methods)
         for problem in NETWORKS
         for by in KEYS
     }
-    (counts,) = found
-    return counts
+    return count
 
 
 def network_table() -> Table:
     """Return updates, test error and correlation of both networks, without a penalty and with."""
-    with_, without = penalty_settings()
     (seeds,) = {len(_race(problem, by).runs("plain")) for problem in NETWORKS for by in KEYS}
     rows = [_row(problem, penalty) for problem in NETWORKS for penalty in (False, True)]
     return Table(
@@ -94,8 +89,8 @@ def network_table() -> Table:
         f"Updates to a training loss of {penalty_target():g}, and test error (mean, 95 % interval) "
         "where the validation loss is least, with the mean squared correlation of hidden units at "
         f"the end; {seeds} seeds. At: covariance, step size, momentum, and weight of the penalty, "
-        f"the best of {with_} on two other seeds, without a penalty of {without}, for each "
-        "comparison.",
+        f"the best of {penalty_settings(*COVARIANCES)} on two other seeds, without a penalty of "
+        f"{penalty_settings('plain')}, for each comparison.",
     )
 
 

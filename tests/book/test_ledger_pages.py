@@ -349,3 +349,25 @@ def test_counts_of_the_scoreboard_lead_to_as_many_rows(page, site):
     for address, count in cells[1 :: len(ledger.PAPERS)]:
         page.goto(address)
         assert shown(page)[0] == count, address
+
+
+SCROLLED = """() => [...document.querySelectorAll('table.ledger-table td mjx-container')]
+  .filter(formula => formula.scrollWidth > formula.clientWidth + 1)
+  .map(formula => [formula.closest('tr').id, formula.tabIndex,
+    formula.getBoundingClientRect().right <= innerWidth])"""
+
+
+@pytest.mark.browser
+def test_formulas_have_room_on_a_screen_and_scroll_by_keyboard_on_a_phone(page, site):
+    page.goto((site / "book" / "equations.html").as_uri())
+    page.wait_for_function("window.MathJax.startup.promise.then(() => true)")
+    assert len(page.evaluate(SCROLLED)) <= 5
+    page.add_style_tag(content="table.ledger-equations tr { max-width: 20rem }")
+    assert len(page.evaluate(SCROLLED)) > 50, "narrow rows are noticed"
+    page.locator("style").last.evaluate("style => style.remove()")
+    page.set_viewport_size({"width": 390, "height": 900})
+    reached = "document.querySelectorAll('td mjx-container[tabindex=\"0\"]').length > 50"
+    page.wait_for_function(reached)
+    wide = page.evaluate(SCROLLED)
+    assert all(index == 0 and inside for _, index, inside in wide), wide
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

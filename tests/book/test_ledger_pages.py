@@ -119,12 +119,9 @@ def rows_of(site: Path, name: str) -> list[tuple[ledger.Entry, str, str]]:
 
 def own_part(page: str, anchor: str) -> str | None:
     """Return what stands in a section of a page but not below it; None if there is no such."""
-    found = re.search(
-        rf'<section[^>]*\bid="{re.escape(anchor)}"[^>]*>(.*?)(?=<section|</section>)',
-        page,
-        re.DOTALL,
-    )
-    return found and found[1]
+    start = page.find(f'<section id="{anchor}"')
+    ends = [page.find(mark, start + 1) for mark in ("<section", "</section>")]
+    return page[start : min(end for end in ends if end > 0)] if start >= 0 else None
 
 
 def one_way(

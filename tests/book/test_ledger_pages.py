@@ -119,9 +119,9 @@ def rows_of(site: Path, name: str) -> list[tuple[ledger.Entry, str, str]]:
 
 def own_part(page: str, anchor: str) -> str | None:
     """Return what stands in a section of a page but not below it; None if there is no such."""
-    start = page.find(f'<section id="{anchor}"')
-    ends = [page.find(mark, start + 1) for mark in ("<section", "</section>")]
-    return page[start : min(end for end in ends if end > 0)] if start >= 0 else None
+    found = re.search(rf'<section [^>]*\bid="{re.escape(anchor)}"', page)
+    ends = [page.find(mark, found.end()) for mark in ("<section", "</section>")] if found else []
+    return page[found.start() : min(end for end in ends if end > 0)] if found else None
 
 
 def one_way(

@@ -2,16 +2,18 @@
 and the stored results, in both directions.
 
 Every row gets an anchor. Its place in the paper leads to the section of the chapter that treats it,
-its evidence to the test or the result, of which the site holds a copy. A chapter leads back: each
-"Eq. 35" to the equation, and a line under each section to the claims that it settles. So does the
-reference: under a function stand the equations that it computes.
+its evidence to the test or the result, of which the site holds a copy. A row of no section says so.
+A chapter leads back: each "Eq. 35" to the equation, and lines under each section to the claims, the
+equations and the errata that it treats. So does the reference: under a function stand the equations
+that it computes.
 """
 
 import re
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
@@ -24,25 +26,41 @@ from natcompanion.chapters import ledger, pages
 
 EQUATIONS = re.compile(r"\bEqs?\. (\d+)(?:(?:-|–| to )(\d+))?((?:(?:, | and )\d+)*)")
 PLACE = re.compile(r"(?:Section|Figure|Table|Algorithm|Footnote|Appendix) [\w.]*\w")
-ASIDE = ("Deviations", "Claims and errata", "Exercises")
+SECTIONS = re.compile(r"Sections ([\d.]*\d(?:(?:, | and | to |–)[\d.]*\d)+)")
+NOT_THERE = "The chapter does not come to it."
+ASIDE = ("Deviations", "Exercises")
+LISTS = "Claims and errata"
+SUMMARY = "What this chapter found"
+TREATED = {"Claims": "claims", "Equations": "equations", "Errata": "errata"}
 PLAIN = (nodes.reference, nodes.literal, nodes.literal_block, nodes.title, nodes.math)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a chapter: its anchor, its title, and what stands in it but not below it."""
+    """A section of a chapter: its anchor, its title, what stands in it but not below it, and the
+    rows of the ledgers that it links to.
+    """
 
     anchor: str
     title: str
     text: str
+    rows: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where the reader meets a row; ``toward`` is the equation that stands there instead of it."""
+
+    section: Section
+    toward: int | str | None = None
 
 
 def numbers(text: str) -> set[str]:
     """Return the equations that a text names: those of "Eqs. 3, 5 and 7", of "Eqs. 1 to 4", and of
     formulas that carry their number.
     """
-    found = set(re.findall(r"\\q?quad\s*\((\d+)\)|\\tag\{(\d+)\}", text))
-    named = {number for pair in found for number in pair if number}
+    shown = re.findall(r"\\q?quad\s*\((\d+(?:, \d+)*)\)|\\tag\{(\d+)\}", text)
+    named = {number for pair in shown for number in re.findall(r"\d+", " ".join(pair))}
     for first, last, more in EQUATIONS.findall(text):
         named |= {str(n) for n in range(int(first), int(last or first) + 1)}
         named |= set(re.findall(r"\d+", more))
@@ -60,29 +78,80 @@ def own_numbers(title: str) -> set[str]:
     return own | set(re.findall(r"\(Section ([\d.]*\d)\)", title))
 
 
+def places(where: str) -> list[str]:
+    """Return the places of a paper that a text names: "Sections 2 and 4.1" are two."""
+    spelled = SECTIONS.sub(
+        lambda found: ", ".join(f"Section {n}" for n in re.findall(r"[\d.]*\d", found[1])), where
+    )
+    return PLACE.findall(spelled)
+
+
 def fit(section: Section, where: str, measure: str | None) -> float:
-    """Return how well a section fits an entry: it shows its number, is the section that it names,
-    or speaks of the same figure, table, footnote or equation.
+    """Return how well a section fits an entry: it shows its number, is the section that it names or
+    the one around it, or speaks of the same figure, table, footnote or equation.
     """
     text = f"{section.title}\n{section.text}".lower()
     score = 4.0 * bool(measure and f'data-number="{measure}"'.lower() in text)
     if measure:
         name = re.escape(measure.partition("(")[0].lower())
         score += 2.0 * bool(re.search(rf"(?:data-number=\"|numbers\.){name}\b", text))
-    for place in PLACE.findall(where):
+    for place in places(where):
         kind, _, number = place.partition(" ")
-        score += 3.0 * (kind == "Section" and number in own_numbers(section.title))
+        own = own_numbers(section.title)
+        score += 3.0 * (kind == "Section" and number in own)
+        score += 0.75 * (kind == "Section" and any(number.startswith(f"{n}.") for n in own))
         score += 1.0 * bool(re.search(rf"{re.escape(place.lower())}\b", text))
         whole = place.lower().rstrip("abcdef")
         score += 0.5 * bool(re.search(rf"{re.escape(whole)}[a-f]?\b", text))
     return score + 1.5 * bool(numbers(where) & numbers(section.text))
 
 
-def home(sections: list[Section], where: str, measure: str | None = None) -> Section | None:
-    """Return the section that fits best, the first of equals; None if none fits at all."""
-    told = [section for section in sections if not section.title.startswith(ASIDE)]
-    best = max(told, key=lambda section: fit(section, where, measure), default=None)
-    return best if best and fit(best, where, measure) else None
+def home(
+    sections: list[Section], where: str, measure: str | None = None, row: str | None = None
+) -> Section | None:
+    """Return the section that fits best and links to the row, the first of equals, the opening and
+    its summary last; else what fits of what stands aside; None if none fits at all.
+    """
+
+    def score(section: Section) -> float:
+        return fit(section, where, measure) + 2.0 * (row in section.rows)
+
+    first = sections[:1] + [section for section in sections if section.title.startswith(SUMMARY)]
+    aside = [section for section in sections if section.title.startswith(ASIDE)]
+    told = [section for section in sections if section not in (*first, *aside)]
+    for some in (told + first[::-1], aside):
+        best = max(some, key=score, default=None)
+        if best and score(best):
+            return best
+    return None
+
+
+def find(sections: list[Section], name: str, entry: ledger.Entry) -> Home | None:
+    """Return where the reader meets an entry: in the section that the ledger names, or in the one
+    that fits; else with the equation that the entry is about or is a step towards.
+    """
+    if entry.section:
+        named = [section for section in sections if section.anchor == entry.section]
+        if not named:
+            raise ledger.LedgerError(f"{entry.id}: its chapter has no section #{entry.section}")
+        return Home(named[0])
+    where = f"Eq. {entry.number}" if name == "equations" else entry.where
+    row = entry.id if name == "claims" else None
+    if section := home(sections, where, getattr(entry, "measure", None), row):
+        return Home(section)
+    toward = getattr(entry, "toward", None)
+    about = {str(toward)} if toward else numbers(where)
+    for other in equations(entry.paper) if about else ():
+        named = str(other.number) in about and other != entry
+        if named and (found := find(sections, "equations", other)):
+            return Home(found.section, found.toward or other.number)
+    return None
+
+
+@cache
+def equations(paper: str) -> list[ledger.Equation]:
+    """Return the equations of a paper, read once."""
+    return ledger.load("equations", paper)
 
 
 def read_sections(doctree: nodes.document) -> Iterator[Section]:
@@ -91,7 +160,10 @@ def read_sections(doctree: nodes.document) -> Iterator[Section]:
         title = section.next_node(nodes.title)
         own = [child for child in section.children if not isinstance(child, nodes.section)]
         text = "\n".join(child.astext() for child in own)
-        yield Section(section["ids"][0], title.astext() if title else "", text)
+        links = [link for child in own for link in child.findall(addnodes.pending_xref)]
+        rows = frozenset(link.get("reftargetid") or "" for link in links)
+        if title and not title.astext().startswith(LISTS):
+            yield Section(section["ids"][0], title.astext(), text, rows)
 
 
 def page_name(docname: str) -> str:
@@ -160,7 +232,7 @@ def connect(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         connect_rows(app, doctree, docname)
     elif name in ledger.PAPERS:
         connect_equations(doctree, docname)
-        connect_claims(app, doctree, docname)
+        connect_sections(app, doctree, docname)
     elif "/api/" in docname:
         connect_functions(doctree)
 
@@ -172,18 +244,30 @@ def connect_rows(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for table in doctree.findall(nodes.table):
         paper = table.parent["ids"][0]
         for row, entry in zip(body(table), ledger.load(name, paper), strict=True):
-            where = f"Eq. {entry.number}" if name == "equations" else entry.where
             first = row.children[0].next_node(nodes.paragraph)
-            section = home(kept.get(paper, []), where, getattr(entry, "measure", None))
-            if section or paper in kept:
-                uri = f"{paper}.html" + (f"#{section.anchor}" if section else "")
+            if paper in kept:
+                found = find(kept[paper], name, entry)
+                uri = f"{paper}.html" + (f"#{found.section.anchor}" if found else "")
                 link = nodes.reference("", "", *first.children, internal=True, refuri=uri)
                 first.clear()
                 first += link
+                row.children[-1] += told(found, name, uri)
             here = f'<a class="ledger-here" href="#{row["ids"][0]}" aria-label="# this row">#</a>'
             first += [nodes.Text(" "), nodes.raw("", here, format="html")]
             if address := evidence(Path(app.srcdir), name, entry):
                 wrap(row.children[-1], address)
+
+
+def told(found: Home | None, name: str, uri: str) -> nodes.paragraph:
+    """Return the line of a row that says where in the chapter the reader meets it."""
+    if found is None:
+        return nodes.paragraph("", NOT_THERE, classes=["ledger-home"])
+    title = nodes.reference("", "", nodes.Text(found.section.title), internal=True, refuri=uri)
+    words = "In the chapter: "
+    if found.toward:
+        step = f"A step towards Eq. {found.toward}, which is in the chapter: "
+        words = step if name == "equations" else f"In the chapter, with Eq. {found.toward}: "
+    return nodes.paragraph("", words, title, classes=["ledger-home"])
 
 
 def evidence(root: Path, name: str, entry: ledger.Entry) -> str | None:
@@ -237,27 +321,43 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
         yield node
 
 
-def connect_claims(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put under each section of a chapter the claims that it settles, each by its own name: several
-    may be of one section of the paper.
+def connect_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Put under each section of a chapter the claims, the equations and the errata that it treats,
+    each by its own name: several may be of one place of the paper.
     """
     paper = page_name(docname)
     sections = app.env.ledger_sections[paper]
-    settled = defaultdict(list)
-    for claim in ledger.load("claims", paper):
-        if section := home(sections, claim.where, claim.measure):
-            settled[section.anchor].append(claim)
+    lines = defaultdict(list)
+    for title, name in TREATED.items():
+        treated = defaultdict(list)
+        for entry, anchor in zip(ledger.load(name, paper), pages.anchors(name, paper), strict=True):
+            if found := find(sections, name, entry):
+                treated[found.section.anchor].append((label(name, entry), f"{name}.html#{anchor}"))
+        for anchor, links in treated.items():
+            lines[anchor].append(line_of(title, links))
     for section in list(doctree.findall(nodes.section)):
-        if not (claims := settled[section["ids"][0]]):
-            continue
-        line = nodes.paragraph("", "Claims: ", classes=["ledger-line"])
-        for claim in claims:
-            text = f"{claim.id.removeprefix(f'{paper}-')} ({claim.verdict})"
-            uri = f"claims.html#{claim.id}"
-            line += nodes.reference("", "", nodes.Text(text), internal=True, refuri=uri)
-            line += nodes.Text("." if claim is claims[-1] else ", ")
         below = section.first_child_matching_class(nodes.section)
-        section.insert(len(section) if below is None else below, line)
+        place = len(section) if below is None else below
+        section[place:place] = lines[section["ids"][0]]
+
+
+def label(name: str, entry: ledger.Entry) -> str:
+    """Return what a chapter calls a row of a ledger."""
+    if name == "claims":
+        return f"{entry.id.removeprefix(f'{entry.paper}-')} ({entry.verdict})"
+    return str(entry.number) if name == "equations" else entry.where.partition(";")[0]
+
+
+def line_of(title: str, links: list[tuple[str, str]]) -> nodes.paragraph:
+    """Return a line of links, those of one name numbered."""
+    line = nodes.paragraph("", f"{title}: ", classes=["ledger-line"])
+    names, seen = Counter(name for name, _ in links), Counter[str]()
+    for place, (name, uri) in enumerate(links):
+        seen[name] += 1
+        text = f"{name} ({seen[name]})" if names[name] > 1 else name
+        line += nodes.reference("", "", nodes.Text(text), internal=True, refuri=uri)
+        line += nodes.Text("." if place == len(links) - 1 else ", ")
+    return line
 
 
 def connect_functions(doctree: nodes.document) -> None:

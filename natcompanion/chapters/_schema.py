@@ -65,6 +65,15 @@ def _node(entry: Any, name: str, optional: bool = False) -> None:
         )
 
 
+def _section(entry: Any) -> None:
+    """Check the anchor of a section; whether the chapter has it, the build finds out."""
+    value = entry.section
+    if value is not None and not (isinstance(value, str) and re.fullmatch(r"[a-z0-9-]+", value)):
+        raise LedgerError(
+            f"section: expected the anchor of a section, such as 1-3-connection, got {value!r}"
+        )
+
+
 def _absent(entry: Any, reason: str, *names: str) -> None:
     if extra := [name for name in names if getattr(entry, name) is not None]:
         raise LedgerError(f"{', '.join(extra)}: expected null, because {reason}")
@@ -94,6 +103,7 @@ class Claim:
     unit: str | None = None
     note: str | None = None
     turns: dict[str, str] | None = None
+    section: str | None = None
 
     def __post_init__(self) -> None:
         _one_of(self, "paper", tuple(PAPERS))
@@ -101,6 +111,7 @@ class Claim:
         _text(self, "id", "where", "claim")
         _text(self, "experiment", "measure", "unit", "note", optional=True)
         _node(self, "test", optional=True)
+        _section(self)
         if not re.fullmatch(rf"{self.paper}-[a-z0-9-]+", self.id):
             raise LedgerError(
                 f"id: expected {self.paper}-… in lower case with hyphens, got {self.id!r}"
@@ -155,7 +166,9 @@ class Equation:
     """A numbered equation, the function that computes it and the test that binds them.
 
     ``formula`` is the equation in TeX, in its corrected form. ``function`` and ``test`` may be null
-    for a ``definition`` only. ``correction`` says what is corrected.
+    for a ``definition`` only. ``correction`` says what is corrected. ``section`` is where its
+    chapter shows it, if that cannot be read from the chapter; ``toward`` the number of the equation
+    that it is a step towards, if the chapter shows only that.
     """
 
     paper: str
@@ -166,6 +179,8 @@ class Equation:
     test: str | None
     correction: str | None = None
     formula: str | None = None
+    section: str | None = None
+    toward: int | str | None = None
 
     def __post_init__(self) -> None:
         _one_of(self, "paper", tuple(PAPERS))
@@ -173,6 +188,9 @@ class Equation:
         _text(self, "says")
         _text(self, "function", "correction", "formula", optional=True)
         _node(self, "test", optional=self.status == "definition")
+        _section(self)
+        if self.toward is not None and (self.section or self.toward == self.number):
+            raise LedgerError(f"toward: expected another equation and no section: {self.toward!r}")
         if isinstance(self.number, bool) or not isinstance(self.number, (int, str)):
             raise LedgerError(f"number: expected a number or a label, got {self.number!r}")
         if self.function is None and self.status != "definition":
@@ -198,7 +216,8 @@ class Equation:
 class Erratum:
     """A place where a paper as printed is wrong, ambiguous or garbled.
 
-    ``evidence`` is a test that fails for the printed form and passes for the right one.
+    ``evidence`` is a test that fails for the printed form and passes for the right one; ``section``
+    is where the chapter speaks of it, if that cannot be read from the chapter.
     """
 
     paper: str
@@ -208,6 +227,7 @@ class Erratum:
     evidence: str
     severity: str
     note: str | None = None
+    section: str | None = None
 
     def __post_init__(self) -> None:
         _one_of(self, "paper", tuple(PAPERS))
@@ -215,6 +235,7 @@ class Erratum:
         _text(self, "where", "printed", "right")
         _text(self, "note", optional=True)
         _node(self, "evidence")
+        _section(self)
 
     @property
     def id(self) -> str:

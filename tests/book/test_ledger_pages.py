@@ -1,6 +1,7 @@
 """The ledgers' pages as a reader uses them: rows with an address, links both ways, a filter."""
 
 import re
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -17,7 +18,7 @@ SECTIONS = [
     links.Section("start", "The figure to play with", "Figure 1 of the paper, and Eq. 35."),
     links.Section("recipe", "2.1–2.2 The recipe", "data-number=\"steps('sgd')\""),
     links.Section("metric", "The metric (Section 3.1)", r"G \qquad (9), Footnote 2; Eqs. 3 to 5"),
-    links.Section("deviations", "Deviations from the paper", "Figure 1, Section 2.1"),
+    links.Section("deviations", "Deviations from the paper", "Figure 1, Section 2.1, Section 4.3"),
 ]
 
 
@@ -62,12 +63,34 @@ def test_a_title_names_sections_of_the_paper():
         ("Eq. 4", None, "metric"),
         ("Eq. 35", None, "start"),
         ("Section 3.1", "steps('sgd')", "recipe"),
+        ("Section 2.2.1", None, "recipe"),
+        ("Sections 7 and 3.1", None, "metric"),
         ("Table 7", None, None),
+        ("Section 4.3", None, "deviations"),
     ],
 )
 def test_an_entry_finds_its_section(where, measure, anchor):
     found = links.home(SECTIONS, where, measure)
     assert (found and found.anchor) == anchor
+
+
+def test_a_section_that_names_a_row_is_its_section_before_the_opening():
+    linked = links.Section("k-fac", "K-FAC", "", frozenset({"after-kfac-exact"}))
+    assert links.home([*SECTIONS, linked], "Benzing", row="after-kfac-exact") == linked
+    shown = links.Section("regularization", "Damping", r"x \qquad (35, 36)")
+    assert links.home([*SECTIONS, shown], "Eq. 35") == shown
+    assert links.home([*SECTIONS, shown], "Eq. 36") == shown
+
+
+def test_a_step_of_a_derivation_leads_to_what_it_derives():
+    twelve = links.Section("one-neuron", "3.1 One neuron", "the formula (Eq. 12)")
+    (step,) = [entry for entry in ledger.load("equations", "rfim") if entry.number == 36]
+    assert links.find([twelve], "equations", step) == links.Home(twelve, 12)
+    (slip,) = [entry for entry in ledger.load("errata", "rfim") if entry.where == "Eq. 51"]
+    assert links.find([twelve], "errata", slip) == links.Home(twelve, 12)
+    assert links.find([], "errata", slip) is None
+    with pytest.raises(ledger.LedgerError, match="no section #elsewhere"):
+        links.find([twelve], "equations", replace(step, toward=None, section="elsewhere"))
 
 
 def test_rows_of_a_page_have_an_address(site, name):
@@ -86,37 +109,94 @@ def test_every_test_and_result_that_a_ledger_names_is_found(name):
         assert bool(links.evidence(ROOT, name, entry)) == bool(named), entry.id
 
 
-def test_rows_lead_to_their_chapter_and_to_their_evidence(site, name):
-    text = (site / "book" / f"{name}.html").read_text()
-    rows = re.findall(r'<tr class="row-\w+" id=".*?</tr>', text, re.DOTALL)
-    papers = [paper for paper in ledger.PAPERS for _ in ledger.load(name, paper)]
+def rows_of(site: Path, name: str) -> list[tuple[ledger.Entry, str, str]]:
+    """Return each entry of a ledger with its address on the page and its row there."""
+    text = (site / "book" / f"{name}.html").read_text(encoding="utf-8")
+    rows = re.findall(r'<tr class="row-\w+" id="([^"]+)".*?>(.*?)</tr>', text, re.DOTALL)
     entries = [entry for paper in ledger.PAPERS for entry in ledger.load(name, paper)]
+    return [(entry, *row) for entry, row in zip(entries, rows, strict=True)]
+
+
+def own_part(page: str, anchor: str) -> str | None:
+    """Return what stands in a section of a page but not below it; None if there is no such."""
+    found = re.search(rf'<section [^>]*\bid="{re.escape(anchor)}"', page)
+    ends = [page.find(mark, found.end()) for mark in ("<section", "</section>")] if found else []
+    return page[found.start() : min(end for end in ends if end > 0)] if found else None
+
+
+def one_way(
+    rows: list[tuple[ledger.Entry, str, str]], name: str, chapters: dict[str, str]
+) -> list[str]:
+    """Return the rows that lead to no section, and do not say so, or whose section does not lead
+    back.
+    """
+    found = []
+    for entry, anchor, row in rows:
+        line = re.search(r'<p class="ledger-home">(.*?)</p>', row, re.DOTALL)
+        if line and line[1] == links.NOT_THERE:
+            continue
+        target = line and re.search(rf'href="{entry.paper}\.html#([^"]+)"', line[1])
+        part = target and own_part(chapters[entry.paper], target[1])
+        if not part or f'href="{name}.html#{anchor}"' not in part:
+            found.append(anchor)
+    return found
+
+
+def test_every_row_and_its_section_lead_to_each_other(site, name):
+    rows = rows_of(site, name)
+    chapters = {key: (site / "book" / f"{key}.html").read_text() for key in ledger.PAPERS}
+    assert one_way(rows, name, chapters) == []
+    absent = [anchor for _, anchor, row in rows if links.NOT_THERE in row]
+    assert len(absent) < 0.08 * len(rows), f"{len(absent)} rows are of no section: {absent}"
+
+
+def test_a_link_that_is_missing_either_way_is_noticed(site, name):
+    """The negative control: a row without its line, a chapter without the section or the line."""
+    rows = rows_of(site, name)[:1]
+    ((entry, anchor, row),) = rows
+    text = (site / "book" / f"{entry.paper}.html").read_text()
+    back = f'href="{name}.html#{anchor}"'
+    assert one_way(rows, name, {entry.paper: text}) == []
+    for broken in (text.replace(back, ""), text.replace('<section id="', '<section id="x-')):
+        assert one_way(rows, name, {entry.paper: broken}) == [anchor]
+    bare = row.replace("ledger-home", "")
+    assert one_way([(entry, anchor, bare)], name, {entry.paper: text}) == [anchor]
+
+
+def test_rows_lead_to_their_evidence(site, name):
     evidence = {"claims": ("test", "experiment"), "equations": ("test",), "errata": ("evidence",)}
-    deep = 0
-    for row, paper, entry in zip(rows, papers, entries, strict=True):
-        found = re.search(rf'<td><p><a [^>]*href="{paper}\.html(#[^"]+)?"', row)
-        assert found, row
-        deep += found[1] is not None
+    for entry, _, row in rows_of(site, name):
+        assert re.search(rf'<td><p><a [^>]*href="{entry.paper}\.html(#[^"]+)?"', row), row
         proof = next((value for kind in evidence[name] if (value := getattr(entry, kind))), None)
         file = proof and re.search(r'href="\.\./_sources/([^"#]+)', row)
         assert bool(file) == bool(proof), row
         if file:
             assert (site / "_sources" / file[1]).is_file()
-    share = {"claims": 0.8, "equations": 0.45, "errata": 0.7}[name]  # appendices are in no chapter
-    assert deep > share * len(rows), f"{deep} of {len(rows)} lead to a section"
 
 
-def test_chapters_lead_back(site):
-    claims, named = 0, 0
+def test_every_equation_and_its_function_lead_to_each_other(site):
+    api, counted = {}, 0
+    for entry, anchor, row in rows_of(site, "equations"):
+        found = re.search(r'href="api/(\w+)\.html#([^"]+)"', row)
+        assert bool(found) == bool(entry.function), f"{anchor}: {entry.function}"
+        if found:
+            text = api.setdefault(
+                found[1], (site / "book" / "api" / f"{found[1]}.html").read_text()
+            )
+            own = text.partition(f'id="{found[2]}"')[2]
+            assert f'href="../equations.html#{anchor}"' in re.split(r'<dt [^>]*id="', own)[0], (
+                anchor
+            )
+            counted += 1
+    assert counted > 150
+
+
+def test_equations_of_a_paper_are_met_in_its_chapter(site):
     for paper in ledger.PAPERS:
         text = (site / "book" / f"{paper}.html").read_text()
-        ids = {claim.id for claim in ledger.load("claims", paper)}
-        back = set(re.findall(r'href="claims\.html#([^"]+)"', text)) & ids
-        claims, named = claims + len(ids), named + len(back)
         equations = set(re.findall(r'href="equations\.html#(\w+-eq-[^"]+)"', text))
         assert bool(equations) == (paper in ledger.papers("equations"))
         assert equations <= set(pages.anchors("equations", paper))
-    assert named > 0.8 * claims, f"chapters lead to {named} of {claims} claims"
 
 
 def test_claims_of_a_section_have_names_of_their_own(site):
@@ -266,3 +346,25 @@ def test_counts_of_the_scoreboard_lead_to_as_many_rows(page, site):
     for address, count in cells[1 :: len(ledger.PAPERS)]:
         page.goto(address)
         assert shown(page)[0] == count, address
+
+
+SCROLLED = """() => [...document.querySelectorAll('table.ledger-table td mjx-container')]
+  .filter(formula => formula.scrollWidth > formula.clientWidth + 1)
+  .map(formula => [formula.closest('tr').id, formula.tabIndex,
+    formula.getBoundingClientRect().right <= innerWidth])"""
+
+
+@pytest.mark.browser
+def test_formulas_have_room_on_a_screen_and_scroll_by_keyboard_on_a_phone(page, site):
+    page.goto((site / "book" / "equations.html").as_uri())
+    page.wait_for_function("window.MathJax.startup.promise.then(() => true)")
+    assert len(page.evaluate(SCROLLED)) <= 5
+    page.add_style_tag(content="table.ledger-equations tr { max-width: 20rem }")
+    assert len(page.evaluate(SCROLLED)) > 50, "narrow rows are noticed"
+    page.locator("style").last.evaluate("style => style.remove()")
+    page.set_viewport_size({"width": 390, "height": 900})
+    reached = "document.querySelectorAll('td mjx-container[tabindex=\"0\"]').length > 50"
+    page.wait_for_function(reached)
+    wide = page.evaluate(SCROLLED)
+    assert all(index == 0 and inside for _, index, inside in wide), wide
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -17,8 +17,30 @@
   };
   NC.html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
   NC.svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
-  NC.set = (node, attributes) => fill(node, attributes, []);
-  NC.line = (points) => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  // What stays as it is costs the browser nothing: no style, no layout, no painting.
+  NC.set = (node, attributes) => {
+    for (const [key, value] of Object.entries(attributes)) {
+      if (node.getAttribute(key) !== String(value)) node.setAttribute(key, value);
+    }
+    return node;
+  };
+  NC.write = (node, words) => {
+    if (node.textContent !== String(words)) node.textContent = words;
+  };
+  NC.front = (parent, ...nodes) => {
+    const last = [...parent.childNodes].slice(-nodes.length);
+    if (nodes.some((node, k) => node !== last[k])) parent.append(...nodes);
+  };
+  // Between the ends, a point that lies on the one before is left out.
+  NC.line = (points) => {
+    let [path, a, b] = ["", NaN, NaN];
+    points.forEach(([x, y], k) => {
+      if (k < points.length - 1 && Math.abs(x - a) < 0.05 && Math.abs(y - b) < 0.05) return;
+      path += `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+      [a, b] = [x, y];
+    });
+    return path;
+  };
   NC.dots = (points) => points.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`).join("");
 
   // Parts of a drawing.
@@ -44,7 +66,7 @@
   NC.label = (node, words, spot) => {
     const place = spot ? { x: spot[0].toFixed(1), y: spot[1].toFixed(1) } : {};
     NC.set(node, { visibility: spot ? "visible" : "hidden", ...place });
-    node.textContent = words;
+    NC.write(node, words);
   };
   // An axis of the steps 0..length, on which early steps have more room: a step to pixels, and back.
   NC.steps = ({ left, right }, length) => ({
@@ -105,6 +127,8 @@
       for (let column = 0; column < n - 1; column++) {
         const first = row * n + column;
         const heights = [values[first], values[first + 1], values[first + n + 1], values[first + n]];
+        const below = heights[0] < level;
+        if (heights[1] < level === below && heights[2] < level === below && heights[3] < level === below) continue;
         const crossings = [];
         for (let k = 0; k < 4; k++) {
           const [a, b] = [heights[k] - level, heights[(k + 1) % 4] - level];
@@ -161,7 +185,7 @@
     field.setAttribute("aria-label", `${label}, as a number`);
     const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
     const track = NC.html("span", { class: "nc-track" }, range, marks);
-    let held = value;
+    let [held, marked] = [value, ""];
     // A mark whose words run into one before it keeps its tick alone.
     const settle = () => {
       const shown = [];
@@ -185,6 +209,8 @@
         field.value = exact(x);
       },
       mark(list) {
+        if (marked === JSON.stringify(list)) return;
+        marked = JSON.stringify(list);
         marks.replaceChildren(
           ...list
             .filter(({ value: x }) => x >= (zero ? 0 : low) && x <= high)
@@ -292,21 +318,29 @@
       node, dot,
       put(x, y) {
         place = [x, y];
-        node.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
+        NC.set(node, { transform: `translate(${x.toFixed(2)} ${y.toFixed(2)})` });
       },
     };
   };
 
-  // Work for a few milliseconds, draw, and go on in the next frame until work(time) says that all is done.
+  // Work for a few milliseconds and draw, so that the answer is seen in the next frame. Go on in the frames after it, with
+  // more time, until work(time) says that all is done. A drag that goes on meets at most LONG and a drawing before its turn.
+  const [SHORT, LONG] = [8, 20];
   NC.frames = (work, draw) => {
     let frame = null;
-    const compute = () => {
-      cancelAnimationFrame(frame);
-      const finished = work(8);
+    const go = (time) => {
+      const finished = work(time);
       draw(finished);
-      if (!finished) frame = requestAnimationFrame(compute);
+      return finished;
     };
-    return compute;
+    const next = () => {
+      frame = requestAnimationFrame(() => go(LONG) || next());
+    };
+    return () => {
+      cancelAnimationFrame(frame);
+      // The browser moves a pointer just before a frame: that frame is for the answer alone.
+      if (!go(SHORT)) frame = requestAnimationFrame(next);
+    };
   };
 
   // A button. What its click answers, if anything, stands on it for a while.
@@ -336,7 +370,7 @@
       node: NC.html("div", { class: `nc-bar ${kind}` }, NC.html("span", {}, name), full, value),
       put(share, text) {
         full.style.setProperty("--share", Math.max(0, share).toFixed(4));
-        value.textContent = text;
+        NC.write(value, text);
       },
     };
   };
@@ -351,7 +385,7 @@
     let rest = true; // where the figure put it: Play begins at 0
     const put = (k) => {
       n = Math.min(length, Math.max(0, k));
-      count.textContent = `${unit} ${n}`;
+      NC.write(count, `${unit} ${n}`);
       show(n);
     };
     const frame = (go) => {
@@ -465,7 +499,7 @@
     return {
       nodes: [seen, heard],
       say(text, quiet) {
-        seen.textContent = text;
+        NC.write(seen, text);
         if (quiet) return;
         clearTimeout(timer);
         timer = setTimeout(() => (heard.textContent = seen.textContent), 600);

@@ -188,8 +188,8 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   for (const y of [-4, -3, -2]) text(scale, left - 5, HIGH.down(y) + 4, number(y).replace(".00", ""), "end");
   text(scale, left - 5, HIGH.down(BEST) + 4, "best", "end");
   for (const y of [0, 0.5, 1]) text(scale, left - 5, LOW.down(y) + 4, `${100 * y} %`, "end");
-  for (const k of [0, 1, 3, 10, 30, 100]) text(scale, across(k), 350, k, "middle");
-  text(chart, left - 12, 350, "step", "end");
+  for (const k of [0, 1, 3, 10, 30, 100]) text(scale, across(k), 348, k, "middle");
+  text(chart, left - 12, 348, "step", "end");
   HIGH.box.prepend(svg("path", { class: "nc-target", d: `M${left} ${HIGH.down(BEST)}H${right}` }));
   const gamma = svg("path", { class: "nc-line nc-gamma nc-penalty" });
   LOW.box.prepend(gamma);

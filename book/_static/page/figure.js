@@ -151,6 +151,12 @@
     return text.replace(/e([+-])(\d+)/, power).replace(/^-/, "−");
   };
 
+  // The number that a reader typed, with a point or a comma before its fraction; NaN if it is none.
+  NC.read = (typed) => {
+    const text = typed.trim().replace("−", "-").replace(",", ".");
+    return /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(text) ? Number(text) : NaN;
+  };
+
   // The nearest value that is allowed; with zero, what is below the least counts as 0.
   NC.within = ({ low, high, zero, whole }, x) => {
     const held = zero && x < low ? 0 : Math.min(high, Math.max(low, x));
@@ -181,8 +187,13 @@
       return nearest(p);
     };
     const range = NC.html("input", { type: "range", min: 0, max: 1, step: 0.005, "aria-label": label });
-    const field = NC.html("input", { type: "number", step: whole ? 1 : "any", min: zero ? 0 : low, max: high });
-    field.setAttribute("aria-label", `${label}, as a number`);
+    // A field of type number would drop a comma where the browser's language has a point.
+    const field = NC.html("input", {
+      type: "text", inputmode: whole ? "numeric" : "decimal", autocomplete: "off", role: "spinbutton",
+      "aria-label": `${label}, as a number`, "aria-valuemin": zero ? 0 : low, "aria-valuemax": high,
+    });
+    const fits = (x) => x >= (zero ? 0 : low) && x <= high && (!whole || Number.isInteger(x));
+    const judge = (sound) => NC.set(field, { "aria-invalid": !sound });
     const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
     const track = NC.html("span", { class: "nc-track" }, range, marks);
     let [held, marked] = [value, ""];
@@ -199,7 +210,8 @@
     new ResizeObserver(settle).observe(track);
     const hold = (x) => {
       held = x;
-      range.setAttribute("aria-valuetext", exact(x));
+      NC.set(range, { "aria-valuetext": exact(x) });
+      NC.set(field, { "aria-valuenow": exact(x), "aria-valuetext": exact(x) });
     };
     const self = {
       node: NC.html("div", { class: "nc-control" }, NC.html("span", { class: "nc-name" }, label), track, field),
@@ -207,6 +219,7 @@
         hold(x);
         range.value = position(x);
         field.value = exact(x);
+        judge(true);
       },
       mark(list) {
         if (marked === JSON.stringify(list)) return;
@@ -229,6 +242,7 @@
     range.oninput = () => {
       const x = nearest(+range.value);
       field.value = exact(x);
+      judge(true);
       take(x);
     };
     const press = (step, keys) => (event) => {
@@ -242,14 +256,16 @@
     range.onkeydown = press(0.005, /Arrow/);
     field.onkeydown = press(0.01, /Up|Down/);
     field.oninput = () => {
-      if (field.value === "" || !field.checkValidity()) return;
-      const x = NC.within(limits, +field.value);
+      const given = NC.read(field.value);
+      judge(fits(given));
+      if (!fits(given)) return;
+      const x = NC.within(limits, given);
       range.value = position(x);
       take(x);
     };
     field.onchange = () => {
-      const given = field.value === "" ? held : +field.value; // what is no number is empty
-      const x = NC.within(limits, given);
+      const given = NC.read(field.value);
+      const x = NC.within(limits, Number.isNaN(given) ? held : given);
       self.set(x);
       take(x);
     };

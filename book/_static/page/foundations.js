@@ -150,9 +150,9 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
   const written = sheet("The loss over v and w, the point, and a step of each rule", "gradient", 30, 30 + WIDE, SHORT);
   const other = sheet("The same over u and w: the sheet is stretched", "other", OTHER.left, OTHER.right, { natural: NAMES.natural, other: NAMES.other });
   for (const w of [2.5, 3, 3.5, 4]) NC.text(written.drawing, 25, written.pixel([0, w])[1] + 4, w, "end", "nc-axis");
-  NC.text(written.drawing, 36, 289, "v", "end", "nc-axis");
+  NC.text(written.drawing, 30 + WIDE, 289, "v", "end", "nc-axis");
   NC.text(written.drawing, 12, TOP + 8, "w", "end", "nc-axis");
-  NC.text(other.drawing, 9, 289, "u", "end", "nc-axis");
+  NC.text(other.drawing, OTHER.right, 289, "u", "end", "nc-axis");
   const handle = NC.handle(written.drawing, {
     label: "Point",
     move(x, y) {

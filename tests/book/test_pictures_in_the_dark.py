@@ -48,7 +48,7 @@ def shown(browser, tmp_path_factory):
         file.write_text(
             f'<!doctype html><html data-theme="{theme}"><link rel="stylesheet" '
             f'href="{STYLE.as_uri()}"><style>body {{margin: 0; background: '
-            f'{"rgb(18 18 18)" if theme == "dark" else "white"}}} {style}</style>'
+            f"{'rgb(18 18 18)' if theme == 'dark' else 'white'}}} {style}</style>"
             '<div class="bd-content"><div class="cell_output">'
             f'<img style="display: block" src="{uri}"></div></div>'
         )
@@ -99,3 +99,22 @@ def test_yellow_is_a_colour_that_white_hides_and_the_dark_shows(shown):
     place = SWATCHES.index(YELLOW)
     light, dark = shown("light"), shown("dark")
     assert contrast(light[place], light[0]) < 3 < contrast(dark[place], dark[0])
+
+
+def test_a_phone_shows_a_picture_from_edge_to_edge(browser, mini_site):
+    """There 12 points of a picture of 5.4 inches are 12 pixels high."""
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto((mini_site / "book" / "chapter.html").as_uri())
+    page.locator(".nc-frame img").first.wait_for(state="visible")
+    images = page.locator(".cell_output img:visible")
+    for box in images.evaluate_all("all => all.map(x => x.getBoundingClientRect().toJSON())"):
+        assert (box["left"], box["width"]) == pytest.approx((0, 390), abs=0.5)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    for words in page.locator(".nc-frame figcaption:visible, .widget-hslider").all():
+        text = words.evaluate("""node => {
+          const style = getComputedStyle(node), box = node.getBoundingClientRect();
+          return [box.left + parseFloat(style.paddingLeft),
+                  innerWidth - box.right + parseFloat(style.paddingRight)];
+        }""")
+        assert min(text) >= 16, "words keep their distance from the edge"
+    page.close()

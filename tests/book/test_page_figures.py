@@ -49,7 +49,7 @@ TEXTS = """() => [...document.querySelectorAll('.nc-figure svg text')]
   .map(node => {
     const drawing = node.ownerSVGElement, scale = drawing.getScreenCTM().a;
     const [a, b] = [node, drawing].map(one => one.getBoundingClientRect());
-    const gaps = [a.left - b.left, b.right - a.right, a.top - b.top + 2, b.bottom - a.bottom + 2];
+    const gaps = [a.left - b.left, b.right - a.right, a.top - b.top, b.bottom - a.bottom];
     const size = scale * parseFloat(getComputedStyle(node).fontSize);
     return [node.textContent, Math.min(...gaps), size];
   })"""
@@ -401,7 +401,8 @@ def test_a_link_with_numbers_out_of_range_is_held_to_them(open_page, name, value
     page.wait_for_function("() => document.querySelector('.nc-words').textContent.length > 40")
     words = page.locator(".nc-figure").inner_text()
     assert not re.search(r"NaN|Infinity|undefined|null", words), words
-    assert page.locator("input[type=number]:invalid").count() == 0
+    assert page.locator("input[aria-invalid=true]").count() == 0
+    assert page.locator("input[aria-invalid=false]").count() > 0
     state = page.evaluate(STATE)
     assert state.keys() == start.keys() and all(map(math.isfinite, state.values()))
     assert max(state.values()) <= 9000 and min(state.values()) > -5
@@ -413,6 +414,32 @@ def test_another_state_in_the_address_of_an_open_page(open_page):
         with page.expect_event("load"):
             page.evaluate(f"() => {{ location.hash = '{hash_}' }}")
         assert page.evaluate(STATE)["rate"] == rate
+
+
+@pytest.mark.parametrize("locale", ["de-DE", "en-US"])
+def test_a_number_is_typed_with_a_comma_or_a_point(open_page, locale):
+    page = open_page("whitening.PLANE", locale=locale)
+    field = page.get_by_label("step size, as a number")
+    limits = {"min": 0.001, "max": 3}
+    assert {end: float(field.get_attribute(f"aria-value{end}")) for end in limits} == limits
+    for typed, value in {"0,5": 0.5, "0.25": 0.25, " 2,": 2, ",75": 0.75, "3e-2": 0.03}.items():
+        field.press("Control+a")
+        field.press_sequentially(typed)
+        assert page.evaluate(STATE)["rate"] == value == float(field.get_attribute("aria-valuenow"))
+    field.press("Enter")
+    assert field.input_value() == "0.03"
+    field.press("ArrowUp")
+    assert 0.03 < page.evaluate(STATE)["rate"] == float(field.input_value()) < 0.04
+    for typed in ("1.000,5", "0,5,5", "4", "0,5x", "-1"):
+        field.press("Control+a")
+        field.press_sequentially(typed)
+        assert field.get_attribute("aria-invalid") == "true", typed
+    field.press("Control+a")
+    field.press_sequentially("0x1")
+    field.press("Tab")
+    assert field.input_value() == "0.5", "the last number that it took"
+    assert field.get_attribute("aria-invalid") == "false"
+    assert page.get_by_role("spinbutton", name="step size, as a number").count() == 1
 
 
 @pytest.mark.parametrize("given", ["", "abc", "e"])
@@ -1642,7 +1669,7 @@ def test_a_figure_fits_and_can_be_hit_and_read(open_page, name, width, theme):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert {label: size for label, size in page.evaluate(SIZES) if size < 24} == {}
     for text, inside, height in page.evaluate(TEXTS):
-        assert inside >= -1, f"{text} leaves its drawing by {-inside:.1f} px"
+        assert inside >= -0.5, f"{text} leaves its drawing by {-inside:.1f} px"
         assert height >= 12, text
 
 
@@ -1697,6 +1724,22 @@ def test_no_names_of_axes_or_marks_run_into_each_other(open_page):
     assert page.locator(".nc-mark:has([hidden])").first.is_visible()
     page.evaluate("() => document.querySelectorAll('.nc-mark span').forEach(x => x.hidden = false)")
     assert page.evaluate(CLASHES) != []
+
+
+def test_the_name_of_an_axis_of_foundations_stands_off_its_numbers(open_page):
+    page = open_page(RULERS)
+    for width in (320, 390, 800, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate(FRAMES)
+        texts = page.locator(".nc-sheets svg").first
+        boxes = {
+            words: texts.get_by_text(words, exact=True).first.bounding_box()
+            for words in ("v", "1", "1.5", "2", "2.5")
+        }
+        name = boxes.pop("v")
+        for number, box in boxes.items():
+            gaps = (name["x"] - box["x"] - box["width"], box["x"] - name["x"] - name["width"])
+            assert max(gaps) > 3, f"{number} at {width} px"
 
 
 PALE = """() => {
@@ -1784,3 +1827,72 @@ def test_a_chapter_opens_with_its_figure(browser, site, name, width, theme):
     assert not pictures.is_visible()
     assert seen.errors == seen.outside == seen.failed == []
     page.close()
+
+
+IDLE = """async () => {
+  const {nc} = document.querySelector('.nc-figure');
+  const frame = () => new Promise(requestAnimationFrame);
+  for (let rest = 0; rest < 4; rest = nc.busy ? 0 : rest + 1) await frame();
+"""
+SEEN_AGAIN = (
+    IDLE
+    + """  const changed = [], seen = new MutationObserver(records => changed.push(...records));
+  seen.observe(document.querySelector('.nc-figure'),
+    {attributes: true, childList: true, characterData: true, subtree: true});
+  nc.refresh(KEYS);
+  for (let rest = 0; rest < 4; rest = nc.busy ? 0 : rest + 1) await frame();
+  return changed.map(({target, attributeName}) =>
+    `${target.nodeName} ${target.getAttribute?.('class')} ${attributeName}`);
+}"""
+)
+ANSWERED = (
+    IDLE
+    + """  const painted = () => new Promise(go => requestAnimationFrame(() => {
+    const {port1, port2} = new MessageChannel();
+    port1.onmessage = () => go(performance.now());
+    port2.postMessage(0);
+  }));
+  const times = [];
+  for (let k = 1; k <= 8; k++) {
+    await new Promise(go => requestAnimationFrame(() => setTimeout(go)));
+    const {state, refresh} = nc, began = performance.now();
+    CHANGE
+    const shown = await painted();
+    while (nc.busy) await frame();
+    times.push([shown - began, await painted() - began]);
+    for (let rest = 0; rest < 4; rest = nc.busy ? 0 : rest + 1) await frame();
+  }
+  return [0, 1].map(k => Math.min(...times.map(pair => pair[k])));
+}"""
+)
+EVERYTHING = "['rate', 'gamma', 'threshold', 'eps']"
+CHANGES = {
+    "boltzmann.MACHINE": f"state.rate = 0.1 + 0.01 * k; refresh({EVERYTHING});",
+    "foundations.RULERS": "state.v = 1.4 + 0.02 * k; refresh();",
+    "prong.LAYER": "state.across = 0.1 * k; refresh();",
+    "revisiting.LANDSCAPE": "state.w = 0.1 * k - 1; refresh();",
+    "rfim.LIGHT": "state.w1 = 2 - 0.05 * k; refresh();",
+    "whitening.PLANE": "state.x = 1 - 0.02 * k; refresh();",
+}
+"""For each figure, what a drag does that makes all of it new, for ``k`` = 1, 2, ..."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_stays_as_it_is_is_not_drawn_again(open_page, name):
+    """A browser lays out and paints again what a script touches, if it says the same."""
+    page = open_page(name)
+    keys = EVERYTHING if name.startswith("boltzmann") else ""
+    assert page.evaluate(SEEN_AGAIN.replace("KEYS", keys)) == []
+    page.evaluate("""() => { NC.set = (node, all) => {
+      for (const [key, value] of Object.entries(all)) node.setAttribute(key, value);
+    }; }""")
+    again = page.evaluate(SEEN_AGAIN.replace("KEYS", keys))
+    assert again != [], "what is drawn again where a figure takes no care"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_drag_is_seen_at_once_and_answered_in_full_within_a_second(open_page, name):
+    """Times with the frames that the browser shows: the best of eight, as others work as well."""
+    shown, complete = open_page(name).evaluate(ANSWERED.replace("CHANGE", CHANGES[name]))
+    assert shown < 50
+    assert complete < 1000

@@ -10,7 +10,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     { name: "whitened", text: "learned whitening", short: "whitening", heeds: ["rate", "eps"] },
     { name: "natural", text: "natural gradient", short: "natural", heeds: ["rate", "eps"] },
   ];
-  const { svg, html, set, number } = NC;
+  const { svg, html, set, write, number } = NC;
   const LIMITS = {
     method: { low: 0, high: METHODS.length - 1, whole: true },
     rate: { low: 0.01, high: 0.5 },
@@ -153,10 +153,10 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
     const [i, j] = spot;
     const G = runs[state.method].fisher[clock.now];
     finger.put(LEFT + (j + 0.5) * CELL, TOP + (i + 0.5) * CELL);
-    finger.node.setAttribute("aria-label", `Cell ${named(i)}, ${named(j)}: press arrow keys for another`);
+    set(finger.node, { "aria-label": `Cell ${named(i)}, ${named(j)}: press arrow keys for another` });
     if (!G) return;
     [i === j ? "variance of" : "covariance", i === j ? named(i) : `${named(i)}, ${named(j)}`, number(G[P * i + j])]
-      .forEach((words, k) => (probe[k].textContent = words));
+      .forEach((words, k) => write(probe[k], words));
   };
 
   // ---- Which method: a small map of each.
@@ -188,8 +188,8 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
   for (const y of [-4, -3, -2]) text(scale, left - 5, HIGH.down(y) + 4, number(y).replace(".00", ""), "end");
   text(scale, left - 5, HIGH.down(BEST) + 4, "best", "end");
   for (const y of [0, 0.5, 1]) text(scale, left - 5, LOW.down(y) + 4, `${100 * y} %`, "end");
-  for (const k of [0, 1, 3, 10, 30, 100]) text(scale, across(k), 350, k, "middle");
-  text(chart, left - 12, 350, "step", "end");
+  for (const k of [0, 1, 3, 10, 30, 100]) text(scale, across(k), 348, k, "middle");
+  text(chart, left - 12, 348, "step", "end");
   HIGH.box.prepend(svg("path", { class: "nc-target", d: `M${left} ${HIGH.down(BEST)}H${right}` }));
   const gamma = svg("path", { class: "nc-line nc-gamma nc-penalty" });
   LOW.box.prepend(gamma);
@@ -209,7 +209,7 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
       curves.forEach(({ points }, m) => {
         set(part.lines[m], { d: NC.line(points), class: `nc-line nc-${METHODS[m].name}${m === state.method ? " nc-chosen" : ""}` });
       });
-      part.box.append(part.lines[state.method], ...part.dots);
+      NC.front(part.box, part.lines[state.method], ...part.dots);
       if (!finished) return; // names wait until the lines stand still
       const [spot] = part.name(order(), curves, extra);
       if (part === LOW) NC.label(gammaName, "γ", spot);
@@ -227,13 +227,13 @@ NC.figure("boltzmann.MACHINE", (root, programs) => {
       input.checked = m === state.method;
       if (runs[m].fisher[n]) paint(runs[m].fisher[n]);
     });
-    title.textContent = `${state.method === 2 ? "Fisher matrix of the whitened units" : "Fisher matrix"}, step ${n}`;
+    write(title, `${state.method === 2 ? "Fisher matrix of the whitened units" : "Fisher matrix"}, step ${n}`);
     set(block, { visibility: state.method === 1 ? "visible" : "hidden" });
     if (run.fisher[n]) {
       drawMap(run.fisher[n]);
-      share.textContent = percent(run.share[n]);
-      before.textContent = percent(run.share[0]);
-      largest.textContent = `is ${number(run.fisher[n].reduce((m, g) => Math.max(m, Math.abs(g)), 0))}`;
+      write(share, percent(run.share[n]));
+      write(before, percent(run.share[0]));
+      write(largest, `is ${number(run.fisher[n].reduce((m, g) => Math.max(m, Math.abs(g)), 0))}`);
     }
     drawSpot();
   };

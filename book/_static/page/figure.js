@@ -17,8 +17,30 @@
   };
   NC.html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
   NC.svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
-  NC.set = (node, attributes) => fill(node, attributes, []);
-  NC.line = (points) => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  // What stays as it is costs the browser nothing: no style, no layout, no painting.
+  NC.set = (node, attributes) => {
+    for (const [key, value] of Object.entries(attributes)) {
+      if (node.getAttribute(key) !== String(value)) node.setAttribute(key, value);
+    }
+    return node;
+  };
+  NC.write = (node, words) => {
+    if (node.textContent !== String(words)) node.textContent = words;
+  };
+  NC.front = (parent, ...nodes) => {
+    const last = [...parent.childNodes].slice(-nodes.length);
+    if (nodes.some((node, k) => node !== last[k])) parent.append(...nodes);
+  };
+  // Between the ends, a point that lies on the one before is left out.
+  NC.line = (points) => {
+    let [path, a, b] = ["", NaN, NaN];
+    points.forEach(([x, y], k) => {
+      if (k < points.length - 1 && Math.abs(x - a) < 0.05 && Math.abs(y - b) < 0.05) return;
+      path += `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+      [a, b] = [x, y];
+    });
+    return path;
+  };
   NC.dots = (points) => points.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`).join("");
 
   // Parts of a drawing.
@@ -44,7 +66,7 @@
   NC.label = (node, words, spot) => {
     const place = spot ? { x: spot[0].toFixed(1), y: spot[1].toFixed(1) } : {};
     NC.set(node, { visibility: spot ? "visible" : "hidden", ...place });
-    node.textContent = words;
+    NC.write(node, words);
   };
   // An axis of the steps 0..length, on which early steps have more room: a step to pixels, and back.
   NC.steps = ({ left, right }, length) => ({
@@ -105,6 +127,8 @@
       for (let column = 0; column < n - 1; column++) {
         const first = row * n + column;
         const heights = [values[first], values[first + 1], values[first + n + 1], values[first + n]];
+        const below = heights[0] < level;
+        if (heights[1] < level === below && heights[2] < level === below && heights[3] < level === below) continue;
         const crossings = [];
         for (let k = 0; k < 4; k++) {
           const [a, b] = [heights[k] - level, heights[(k + 1) % 4] - level];
@@ -125,6 +149,12 @@
     const raised = (digits) => [...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
     const power = (_, sign, digits) => ` × 10${sign === "-" ? "⁻" : ""}${raised(digits)}`;
     return text.replace(/e([+-])(\d+)/, power).replace(/^-/, "−");
+  };
+
+  // The number that a reader typed, with a point or a comma before its fraction; NaN if it is none.
+  NC.read = (typed) => {
+    const text = typed.trim().replace("−", "-").replace(",", ".");
+    return /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(text) ? Number(text) : NaN;
   };
 
   // The nearest value that is allowed; with zero, what is below the least counts as 0.
@@ -157,11 +187,16 @@
       return nearest(p);
     };
     const range = NC.html("input", { type: "range", min: 0, max: 1, step: 0.005, "aria-label": label });
-    const field = NC.html("input", { type: "number", step: whole ? 1 : "any", min: zero ? 0 : low, max: high });
-    field.setAttribute("aria-label", `${label}, as a number`);
+    // A field of type number would drop a comma where the browser's language has a point.
+    const field = NC.html("input", {
+      type: "text", inputmode: whole ? "numeric" : "decimal", autocomplete: "off", role: "spinbutton",
+      "aria-label": `${label}, as a number`, "aria-valuemin": zero ? 0 : low, "aria-valuemax": high,
+    });
+    const fits = (x) => x >= (zero ? 0 : low) && x <= high && (!whole || Number.isInteger(x));
+    const judge = (sound) => NC.set(field, { "aria-invalid": !sound });
     const marks = NC.html("span", { class: "nc-marks", "aria-hidden": "true" });
     const track = NC.html("span", { class: "nc-track" }, range, marks);
-    let held = value;
+    let [held, marked] = [value, ""];
     // A mark whose words run into one before it keeps its tick alone.
     const settle = () => {
       const shown = [];
@@ -175,7 +210,8 @@
     new ResizeObserver(settle).observe(track);
     const hold = (x) => {
       held = x;
-      range.setAttribute("aria-valuetext", exact(x));
+      NC.set(range, { "aria-valuetext": exact(x) });
+      NC.set(field, { "aria-valuenow": exact(x), "aria-valuetext": exact(x) });
     };
     const self = {
       node: NC.html("div", { class: "nc-control" }, NC.html("span", { class: "nc-name" }, label), track, field),
@@ -183,8 +219,11 @@
         hold(x);
         range.value = position(x);
         field.value = exact(x);
+        judge(true);
       },
       mark(list) {
+        if (marked === JSON.stringify(list)) return;
+        marked = JSON.stringify(list);
         marks.replaceChildren(
           ...list
             .filter(({ value: x }) => x >= (zero ? 0 : low) && x <= high)
@@ -203,6 +242,7 @@
     range.oninput = () => {
       const x = nearest(+range.value);
       field.value = exact(x);
+      judge(true);
       take(x);
     };
     const press = (step, keys) => (event) => {
@@ -216,14 +256,16 @@
     range.onkeydown = press(0.005, /Arrow/);
     field.onkeydown = press(0.01, /Up|Down/);
     field.oninput = () => {
-      if (field.value === "" || !field.checkValidity()) return;
-      const x = NC.within(limits, +field.value);
+      const given = NC.read(field.value);
+      judge(fits(given));
+      if (!fits(given)) return;
+      const x = NC.within(limits, given);
       range.value = position(x);
       take(x);
     };
     field.onchange = () => {
-      const given = field.value === "" ? held : +field.value; // what is no number is empty
-      const x = NC.within(limits, given);
+      const given = NC.read(field.value);
+      const x = NC.within(limits, Number.isNaN(given) ? held : given);
       self.set(x);
       take(x);
     };
@@ -292,21 +334,29 @@
       node, dot,
       put(x, y) {
         place = [x, y];
-        node.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
+        NC.set(node, { transform: `translate(${x.toFixed(2)} ${y.toFixed(2)})` });
       },
     };
   };
 
-  // Work for a few milliseconds, draw, and go on in the next frame until work(time) says that all is done.
+  // Work for a few milliseconds and draw, so that the answer is seen in the next frame. Go on in the frames after it, with
+  // more time, until work(time) says that all is done. A drag that goes on meets at most LONG and a drawing before its turn.
+  const [SHORT, LONG] = [8, 20];
   NC.frames = (work, draw) => {
     let frame = null;
-    const compute = () => {
-      cancelAnimationFrame(frame);
-      const finished = work(8);
+    const go = (time) => {
+      const finished = work(time);
       draw(finished);
-      if (!finished) frame = requestAnimationFrame(compute);
+      return finished;
     };
-    return compute;
+    const next = () => {
+      frame = requestAnimationFrame(() => go(LONG) || next());
+    };
+    return () => {
+      cancelAnimationFrame(frame);
+      // The browser moves a pointer just before a frame: that frame is for the answer alone.
+      if (!go(SHORT)) frame = requestAnimationFrame(next);
+    };
   };
 
   // A button. What its click answers, if anything, stands on it for a while.
@@ -336,7 +386,7 @@
       node: NC.html("div", { class: `nc-bar ${kind}` }, NC.html("span", {}, name), full, value),
       put(share, text) {
         full.style.setProperty("--share", Math.max(0, share).toFixed(4));
-        value.textContent = text;
+        NC.write(value, text);
       },
     };
   };
@@ -351,7 +401,7 @@
     let rest = true; // where the figure put it: Play begins at 0
     const put = (k) => {
       n = Math.min(length, Math.max(0, k));
-      count.textContent = `${unit} ${n}`;
+      NC.write(count, `${unit} ${n}`);
       show(n);
     };
     const frame = (go) => {
@@ -465,7 +515,7 @@
     return {
       nodes: [seen, heard],
       say(text, quiet) {
-        seen.textContent = text;
+        NC.write(seen, text);
         if (quiet) return;
         clearTimeout(timer);
         timer = setTimeout(() => (heard.textContent = seen.textContent), 600);

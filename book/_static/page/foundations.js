@@ -44,7 +44,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
       lowest: !(Math.hypot(...gradient) > 1e-9),
     };
   };
-  // The exact curve takes longest, and follows in the next frame.
+  // The exact curve takes longest, and follows in the frame after the answer.
   let waiting = 0;
   const settle = () => {
     waiting = 0;
@@ -96,7 +96,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
       set(lowest, { x, y: y + 19 });
       for (const [v, node] of ticks) {
         set(node, { x: pixel([v, 0])[0] });
-        node.textContent = v === 1.5 && unit < 0.6 ? "" : number(unit * v).replace(/\.?0+$/, "");
+        NC.write(node, v === 1.5 && unit < 0.6 ? "" : number(unit * v).replace(/\.?0+$/, ""));
       }
     };
     const contour = (value) => NC.contour(heights, GRID, value, (x, y) => pixel([
@@ -123,7 +123,7 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
           unit = stretch;
           drawGround();
         }
-        title.textContent = words;
+        NC.write(title, words);
         const here = pixel([state.v, state.w]);
         const shown = now.lowest ? [] : places.filter((key) => key !== "other" || state.stretch !== 1 || own === "other");
         const drawn = Object.fromEntries(shown.map((key) => [key, arrow(key)]));
@@ -150,9 +150,9 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
   const written = sheet("The loss over v and w, the point, and a step of each rule", "gradient", 30, 30 + WIDE, SHORT);
   const other = sheet("The same over u and w: the sheet is stretched", "other", OTHER.left, OTHER.right, { natural: NAMES.natural, other: NAMES.other });
   for (const w of [2.5, 3, 3.5, 4]) NC.text(written.drawing, 25, written.pixel([0, w])[1] + 4, w, "end", "nc-axis");
-  NC.text(written.drawing, 36, 289, "v", "end", "nc-axis");
+  NC.text(written.drawing, 30 + WIDE, 289, "v", "end", "nc-axis");
   NC.text(written.drawing, 12, TOP + 8, "w", "end", "nc-axis");
-  NC.text(other.drawing, 9, 289, "u", "end", "nc-axis");
+  NC.text(other.drawing, OTHER.right, 289, "u", "end", "nc-axis");
   const handle = NC.handle(written.drawing, {
     label: "Point",
     move(x, y) {
@@ -222,11 +222,11 @@ NC.figure("foundations.RULERS", (root, { rulers, reach, valley }) => {
     const [x, y] = other.draw(state.stretch, `The same model, with u = ${unit()} v`, [[edge - 14, middle - 14, edge + 14, middle + 14]]);
     set(dot, { cx: x, cy: y });
     grip.put(edge, middle);
-    handle.node.setAttribute("aria-label", `Point v ${number(state.v)}, w ${number(state.w)}: drag it, or press arrow keys`);
-    grip.node.setAttribute("aria-label", `Edge of the sheet, u ${unit()} v: pull it, or press left and right arrow`);
+    set(handle.node, { "aria-label": `Point v ${number(state.v)}, w ${number(state.w)}: drag it, or press arrow keys` });
+    set(grip.node, { "aria-label": `Edge of the sheet, u ${unit()} v: pull it, or press left and right arrow` });
     drawFalls();
     words.say(sentence(), quiet);
-    waiting ||= requestAnimationFrame(settle);
+    waiting ||= requestAnimationFrame(() => requestAnimationFrame(settle));
   };
   root.append(
     html("div", { class: "nc-panels nc-sheets" }, written.drawing, other.drawing),

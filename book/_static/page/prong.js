@@ -7,7 +7,7 @@ NC.figure("prong.LAYER", (root, programs) => {
   const METHODS = [{ name: "steepest", text: "plain gradient" }, { name: "natural", text: "PRONG" }];
   const PRONG = 1;
   const LEAST = -0.95 * Math.log(0.95) - 0.05 * Math.log(0.05);
-  const { svg, html, set, number } = NC;
+  const { svg, html, set, write, number } = NC;
   const LIMITS = {
     T: { low: 1, high: UPDATES, whole: true },
     rate: { low: 0.01, high: 3 },
@@ -134,7 +134,7 @@ NC.figure("prong.LAYER", (root, programs) => {
     sheet.put(off);
     const at = [off[2 * DRAGGED], off[2 * DRAGGED + 1]];
     ring.put(...sheet.pixel(at));
-    ring.node.setAttribute("aria-label", `Point ${number(at[0] + CENTRE[0])}, ${number(at[1] + CENTRE[1])}: drag it, or press arrow keys`);
+    set(ring.node, { "aria-label": `Point ${number(at[0] + CENTRE[0])}, ${number(at[1] + CENTRE[1])}: drag it, or press arrow keys` });
   };
 
   // ---- Loss and condition number, against updates.
@@ -193,8 +193,8 @@ NC.figure("prong.LAYER", (root, programs) => {
     set(sideOutline, { d: side.ring(now[0].mean, now[0].spread) });
     const was = runs[PRONG].before[last(n)];
     set(ghost, { d: was ? main.ring(was.mean, was.spread) : "" });
-    big.textContent = brief(now[PRONG].condition);
-    other.textContent = `with the plain gradient ${brief(now[0].condition)}`;
+    write(big, brief(now[PRONG].condition));
+    write(other, `with the plain gradient ${brief(now[0].condition)}`);
   };
   const brief = (x) => (x < 1e4 ? number(x) : Number.isFinite(x) ? "over 10⁴" : "–");
   const draw = (finished) => {

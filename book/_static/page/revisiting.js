@@ -180,7 +180,7 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
     if (m !== state.method) return;
     const size = (FRAME.right - FRAME.left) / SIDE;
     [0, 1].forEach((kind) => set(areas[kind], { d: areaOf(basins[m], kind, size, FRAME.left, FRAME.bottom) }));
-    for (const node of [ground, legend]) node.setAttribute("class", `nc-${METHODS[m].name}`);
+    for (const node of [ground, legend]) set(node, { class: `nc-${METHODS[m].name}` });
   };
   const drawLoops = () => {
     const [w, b] = here();
@@ -219,15 +219,14 @@ NC.figure("revisiting.LANDSCAPE", (root, programs) => {
       set(marks[m], { d: NC.dots(spots) });
       inMap.push({ name, text, points: spots.slice(0, 40), m });
     });
-    for (const m of order().reverse()) inside.append(walks[m], marks[m]);
-    inside.append(...stops);
+    NC.front(inside, ...order().reverse().flatMap((m) => [walks[m], marks[m]]), ...stops);
     handle.put(...pixel(state.w, state.b));
-    handle.node.setAttribute("aria-label", `Start w ${number(state.w)}, b ${number(state.b)}: drag it, or press arrow keys`);
+    set(handle.node, { "aria-label": `Start w ${number(state.w)}, b ${number(state.b)}: drag it, or press arrow keys` });
     for (const [part, key] of [[HIGH, "loss"], [LOW, "kl"]]) {
       const curves = METHODS.map(({ name, text }, m) => ({ name, text, points: curve(part, paths[m]?.[key]) }));
       curves.forEach(({ name, points }, m) =>
         set(part.lines[m], { d: NC.line(points), class: `nc-line nc-${name}${m === state.method ? " nc-chosen" : ""}` }));
-      part.box.append(part.lines[state.method], ...part.dots);
+      NC.front(part.box, part.lines[state.method], ...part.dots);
       if (finished) part.name(order(), curves);
     }
     if (finished) { // names wait until the lines stand still

@@ -163,11 +163,11 @@ NC.figure("rfim.LIGHT", (root, programs) => {
       const place = [cloud[2 * k], cloud[2 * k + 1]];
       sample.put(...pixel(place));
       set(sample.dot, { r: (3 + 6 * Math.sqrt(nu[k] / brightest)).toFixed(2) });
-      sample.node.setAttribute("aria-label", `Point ${k + 1}, label ${labels[k]}, at ${place.map(number).join(", ")}, ν ${number(nu[k])}: drag it, or press arrow keys`);
+      set(sample.node, { "aria-label": `Point ${k + 1}, label ${labels[k]}, at ${place.map(number).join(", ")}, ν ${number(nu[k])}: drag it, or press arrow keys` });
     });
-    arrow.node.setAttribute("visibility", n ? "hidden" : "visible");
+    set(arrow.node, { visibility: n ? "hidden" : "visible" });
     arrow.put(...pixel([state.w1, state.w2]));
-    full.textContent = `brightest: ν = ${brightest}`;
+    NC.write(full, `brightest: ν = ${brightest}`);
     return many;
   };
 
@@ -221,7 +221,7 @@ NC.figure("rfim.LIGHT", (root, programs) => {
     const [x, y] = pixel([state.w1, state.w2]);
     handle.put(x, y);
     for (const { node } of [handle, arrow]) {
-      node.setAttribute("aria-label", `Weights ${number(state.w1)}, ${number(state.w2)}: drag them, or press arrow keys`);
+      set(node, { "aria-label": `Weights ${number(state.w1)}, ${number(state.w2)}: drag them, or press arrow keys` });
     }
     if (!curves) return;
     const spots = place([...order].reverse().map((m) => curves[m]), [[x - 14, y - 14, x + 14, y + 14]]);

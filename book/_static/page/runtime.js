@@ -70,52 +70,71 @@
   // Element by element.
   const write = (to, from) => {
     const { d, p } = to;
+    const [read, q] = [from.d, from.p];
     run(() => {
       // A copy of what is read, in case both lie in the same storage.
-      const values = from.d === d ? from.d.slice() : from.d;
-      for (let k = 0; k < p.length; k++) d[p[k]] = values[from.p[k]];
+      const values = read === d ? read.slice() : read;
+      for (let k = 0; k < p.length; k++) d[p[k]] = values[q[k]];
     });
     return to;
   };
   const one = (f) => (a) => {
     const o = fresh(a.s);
+    const [values, { d, p }] = [o.d, a];
     run(() => {
-      for (let k = 0; k < o.d.length; k++) o.d[k] = f(a.d[a.p[k]]);
+      for (let k = 0; k < values.length; k++) values[k] = f(d[p[k]]);
     });
     return o;
   };
-  const two = (f) => (x, y) => {
+  const pairs = (loop) => (x, y) => {
     const s = common(lift(x), lift(y));
     const [a, b, o] = [spread(lift(x), s), spread(lift(y), s), fresh(s)];
-    run(() => {
-      for (let k = 0; k < o.d.length; k++) o.d[k] = f(a.d[a.p[k]], b.d[b.p[k]]);
-    });
+    run(() => loop(o.d, a.d, a.p, b.d, b.p));
     return o;
   };
+  const two = (f) => pairs((o, a, p, b, q) => {
+    for (let k = 0; k < o.length; k++) o[k] = f(a[p[k]], b[q[k]]);
+  });
   const clone = one((x) => x);
-  const multiply = two((x, y) => x * y);
+  // Half of all operations: with loops of their own a browser need not call a function for each element.
+  const add = pairs((o, a, p, b, q) => {
+    for (let k = 0; k < o.length; k++) o[k] = a[p[k]] + b[q[k]];
+  });
+  const subtract = pairs((o, a, p, b, q) => {
+    for (let k = 0; k < o.length; k++) o[k] = a[p[k]] - b[q[k]];
+  });
+  const multiply = pairs((o, a, p, b, q) => {
+    for (let k = 0; k < o.length; k++) o[k] = a[p[k]] * b[q[k]];
+  });
+  const divide = pairs((o, a, p, b, q) => {
+    for (let k = 0; k < o.length; k++) o[k] = a[p[k]] / b[q[k]];
+  });
   const scaled = (a, factor) => (factor === 1 ? a : multiply(a, factor));
-  const add = two((x, y) => x + y);
 
-  // Over rows.
+  // Over rows: f gives the result of the n elements of d whose places in p begin at k.
   const reduce = (f) => (a, dims, keep) => {
     const r = rows(a, dims);
     const o = fresh(keep ? r.kept : r.first);
     run(() => {
-      for (let k = 0; k < o.d.length; k++) o.d[k] = f((i) => a.d[r.p[k * r.n + i]], r.n);
+      for (let k = 0; k < o.d.length; k++) o.d[k] = f(a.d, r.p, k * r.n, r.n);
     });
     return o;
   };
-  const fold = (start, f, end = (x) => x) =>
-    reduce((at, n) => {
+  const fold = (start, f) =>
+    reduce((d, p, k, n) => {
       let x = start;
-      for (let i = 0; i < n; i++) x = f(x, at(i));
-      return end(x, n);
+      for (let i = 0; i < n; i++) x = f(x, d[p[k + i]]);
+      return x;
     });
+  const total = (d, p, k, n) => {
+    let x = 0;
+    for (let i = 0; i < n; i++) x += d[p[k + i]];
+    return x;
+  };
   const first = (better) =>
-    reduce((at, n) => {
+    reduce((d, p, k, n) => {
       let best = 0;
-      for (let i = 1; i < n; i++) if (better(at(i), at(best))) best = i;
+      for (let i = 1; i < n; i++) if (better(d[p[k + i]], d[p[k + best]])) best = i;
       return best;
     });
   const scan = (f) => (a, dim) => {
@@ -175,14 +194,15 @@
     const [m, n] = a.s.slice(-2);
     const q = b.s.at(-1);
     const o = fresh([...a.s.slice(0, -1), q]);
+    const [count, [d, p], [e, r], all] = [o.d.length / q || 0, [a.d, a.p], [b.d, b.p], o.d];
     run(() => {
-      for (let k = 0; k < o.d.length; k++) {
-        const row = Math.floor(k / q);
-        const u = row * n;
-        const v = Math.floor(row / m) * n * q + (k % q);
-        let sum = 0;
-        for (let i = 0; i < n; i++) sum += a.d[a.p[u + i]] * b.d[b.p[v + i * q]];
-        o.d[k] = sum;
+      for (let row = 0; row < count; row++) {
+        const [u, v] = [row * n, Math.floor(row / m) * n * q];
+        for (let c = 0; c < q; c++) {
+          let sum = 0;
+          for (let i = 0; i < n; i++) sum += d[p[u + i]] * e[r[v + c + i * q]];
+          all[row * q + c] = sum;
+        }
       }
     });
     return o;
@@ -190,20 +210,28 @@
   const matrices = (given, shapes, f) => {
     const batch = given[0].s.slice(0, -2);
     const results = shapes.map((s) => fresh([...batch, ...s]));
-    const parts = given.map((a) => ({ a, n: size(a.s.slice(-2)) }));
+    const count = size(batch);
+    const parts = given.map((a) => new Float64Array(size(a.s.slice(-2))));
     run(() => {
-      for (let b = 0; b < size(batch); b++) {
-        const dense = parts.map(({ a, n }) => Float64Array.from({ length: n }, (_, k) => a.d[a.p[b * n + k]]));
-        f(...dense).forEach((values, k) => results[k].d.set(values, b * values.length));
+      for (let b = 0; b < count; b++) {
+        parts.forEach((part, g) => {
+          const { d, p } = given[g];
+          for (let k = 0; k < part.length; k++) part[k] = d[p[b * part.length + k]];
+        });
+        f(...parts).forEach((values, k) => results[k].d.set(values, b * values.length));
       }
     });
     return results;
   };
-  const identity = (n) => Float64Array.from({ length: n * n }, (_, k) => (k % (n + 1) ? 0 : 1));
+  const identity = (n) => {
+    const a = new Float64Array(n * n);
+    for (let k = 0; k < n; k++) a[k * (n + 1)] = 1;
+    return a;
+  };
   // Gaussian elimination with pivots; b has m columns and becomes the solution.
   const eliminate = (a, b, n, m) => {
     const swap = (x, w, i, j) => {
-      for (let k = 0; k < w; k++) [x[i * w + k], x[j * w + k]] = [x[j * w + k], x[i * w + k]];
+      for (let k = 0; k < w && i !== j; k++) [x[i * w + k], x[j * w + k]] = [x[j * w + k], x[i * w + k]];
     };
     for (let c = 0; c < n; c++) {
       let pivot = c;
@@ -229,7 +257,11 @@
     }
     return b;
   };
-  const transposed = (a, n, m) => Float64Array.from(a, (_, k) => a[(k % n) * m + Math.floor(k / n)]);
+  const transposed = (a, n, m) => {
+    const b = new Float64Array(n * m);
+    for (let i = 0; i < n; i++) for (let j = 0; j < m; j++) b[j * n + i] = a[i * m + j];
+    return b;
+  };
   const lower = (a, n) => {
     const l = new Float64Array(n * n);
     for (let i = 0; i < n; i++)
@@ -260,15 +292,20 @@
         }
     }
   };
-  const turn = (w, m, n, i, j, t) => {
-    const c = 1 / Math.hypot(1, t);
-    for (let k = 0; k < m; k++) {
-      const [x, y] = [w[k * n + i], w[k * n + j]];
-      w[k * n + i] = c * (x - t * y);
-      w[k * n + j] = c * (t * x + y);
+  // Turn two lists of m elements, a step apart, that begin at i and j: columns, if the step is their number.
+  const turn = (w, m, step, i, j, t) => {
+    const c = 1 / Math.sqrt(1 + t * t);
+    for (let k = 0; k < m * step; k += step) {
+      const [x, y] = [w[k + i], w[k + j]];
+      w[k + i] = c * (x - t * y);
+      w[k + j] = c * (t * x + y);
     }
   };
-  const column = (w, m, n, j) => Float64Array.from({ length: m }, (_, k) => w[k * n + j]);
+  const column = (w, m, n, j) => {
+    const x = new Float64Array(m);
+    for (let k = 0; k < m; k++) x[k] = w[k * n + j];
+    return x;
+  };
   // Columns of length 1; one that has no direction gets one that is orthogonal to all others.
   const directions = (w, m, n, lengths) => {
     const least = Math.max(...lengths) * 1e-300;
@@ -311,9 +348,7 @@
           const z = (a[j * n + j] - a[i * n + i]) / (2 * r);
           const t = (z < 0 ? -1 : 1) / (Math.abs(z) + Math.hypot(1, z));
           turn(a, n, n, i, j, t);
-          const b = transposed(a, n, n);
-          turn(b, n, n, i, j, t);
-          a.set(transposed(b, n, n));
+          turn(a, n, 1, i * n, j * n, t);
           a[i * n + j] = a[j * n + i] = 0;
           turn(v, n, n, i, j, t);
         }
@@ -416,9 +451,9 @@
     trunc: one(Math.trunc),
 
     add: (a, b, factor = 1) => add(a, scaled(b, factor)),
-    sub: (a, b, factor = 1) => two((x, y) => x - y)(a, scaled(b, factor)),
+    sub: (a, b, factor = 1) => subtract(a, scaled(b, factor)),
     mul: multiply,
-    div: two((x, y) => x / y),
+    div: divide,
     pow: two(Math.pow),
     remainder: two((x, y) => x - y * Math.floor(x / y)),
     atan2: two(Math.atan2),
@@ -445,8 +480,8 @@
       return o;
     },
 
-    sum: fold(0, (x, y) => x + y),
-    mean: fold(0, (x, y) => x + y, (x, n) => x / n),
+    sum: reduce(total),
+    mean: reduce((d, p, k, n) => total(d, p, k, n) / n),
     prod: fold(1, (x, y) => x * y),
     amax: fold(-Infinity, Math.max),
     amin: fold(Infinity, Math.min),
@@ -562,9 +597,16 @@
     const work = plan;
     const results = outputs.map((name) => registers[name]);
     return (...values) => {
-      values.forEach((value, k) => registers[k].d.set(typeof value === "number" ? [value] : value));
+      values.forEach((value, k) => {
+        if (typeof value === "number") registers[k].d[0] = value;
+        else registers[k].d.set(value);
+      });
       for (const step of work) step();
-      return results.map(({ d, p }) => Float64Array.from(p, (k) => d[k]));
+      return results.map(({ d, p }) => {
+        const values = new Float64Array(p.length);
+        for (let k = 0; k < p.length; k++) values[k] = d[p[k]];
+        return values;
+      });
     };
   };
 })();

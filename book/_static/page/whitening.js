@@ -92,20 +92,22 @@ NC.figure("whitening.PLANE", (root, { plane, step }) => {
     const [angle, r] = [(k * Math.PI) / 36, Math.sqrt(2 * level)];
     return pixel(through(system.whitening, [r * Math.cos(angle), r * Math.sin(angle)]));
   });
+  let titled = null; // the plane that the title names
   const drawPlane = () => {
     const steps = Array.from({ length: 9 }, (_, k) => (k - 4) * (REACH / 4));
     const rule = (a, b) => NC.line([pixel(a), pixel(b)]);
     set(grid, { d: steps.map((g) => rule([g, -REACH], [g, REACH]) + rule([-REACH, g], [REACH, g])).join("") });
     set(valley, { d: LEVELS.map((level) => `${NC.line(ring(level))}Z`).join("") });
     const half = (state.t / 2).toFixed(2);
-    title.replaceChildren(
+    if (titled !== state.t) title.replaceChildren(
       state.t === 0 ? "Parameters θ" : state.t === 1 ? "Natural parameters φ = G" : "Between them: G",
       ...(state.t === 0 ? [] : [svg("tspan", { dy: -5, "font-size": 11 }, state.t === 1 ? "½" : half), svg("tspan", { dy: 5 }, " θ")]),
     );
-    corner.textContent = state.t === 1 ? "φ₁" : state.t === 0 ? "θ₁" : "";
-    side.textContent = state.t === 1 ? "φ₂" : state.t === 0 ? "θ₂" : "";
+    titled = state.t;
+    NC.write(corner, state.t === 1 ? "φ₁" : state.t === 0 ? "θ₁" : "");
+    NC.write(side, state.t === 1 ? "φ₂" : state.t === 0 ? "θ₂" : "");
     handle.put(...pixel([state.x, state.y]));
-    handle.node.setAttribute("aria-label", `Start ${number(state.x)}, ${number(state.y)}: drag it, or press arrow keys`);
+    set(handle.node, { "aria-label": `Start ${number(state.x)}, ${number(state.y)}: drag it, or press arrow keys` });
   };
 
   // ---- The divergence.

@@ -195,7 +195,7 @@ def _draw_cell(ours: numbers.Cell, plain: numbers.Cell) -> Figure:
     top.set_yticks([1e-5, 1e-3, 0.1, 10], ["0.00001", "0.001", "0.1", "10"], minor=False)
     top.minorticks_off()
     label(top, "Weight of the penalty, and the covariance")
-    legend: dict[str, Any] = {"fontsize": 10, "frameon": False, "loc": "upper right"}
+    legend: dict[str, Any] = {"fontsize": FONT["legend"], "frameon": False, "loc": "upper right"}
     top.legend(ncols=3, columnspacing=1, handlelength=1.5, **legend)
     _both(middle, "train_error", "train", BLACK, ours, plain)
     _both(middle, "test_error", "test", VERMILLION, ours, plain)
@@ -272,10 +272,10 @@ def draw_grid() -> Figure:
     drawing, panels = figure(10.6, len(GRIDS))
     for panel, (title, reading) in zip(panels, GRIDS.items(), strict=True):
         mean = numbers.cell_means(reading)
-        panel.imshow(mean, cmap="viridis", vmin=25, vmax=90, aspect="auto")
+        panel.imshow(mean, cmap="RdBu", vmin=-40, vmax=90, aspect="auto")  # from white to blue
         for (i, j), value in np.ndenumerate(mean):
             style: dict[str, Any] = {
-                "color": "white" if value < 60 else "black",
+                "color": "white" if value > 65 else "black",
                 "fontsize": FONT["tick"],
             }
             panel.text(j, i, f"{value:.0f}", ha="center", va="center", **style)
@@ -297,7 +297,7 @@ def describe_grid() -> str:
 
 def draw_stopping() -> Figure:
     """Errors and sparsity of all cells against the epochs that the likelihood was given."""
-    drawing, (left, right) = figure(3.6, 1, 2)
+    drawing, (left, right) = figure(3.9, 1, 2)
     for reading, color, text in (
         (numbers.PLACEBO, BLACK, "plain SGD"),
         ("as printed", BLUE, "the paper's scheme"),
@@ -309,7 +309,7 @@ def draw_stopping() -> Figure:
         right.semilogx(kept, points.hoyer.ravel(), ".", **style)
     epochs, error = numbers.while_it_learns()
     left.semilogx(np.maximum(epochs, 1), error, color=VERMILLION, label="SGD while it learns")
-    left.legend(fontsize=9, frameon=False, loc="lower left")
+    legend_below(drawing, left)
     label(left, "test error in %", "Σ(1 - γ), epochs")
     label(right, "Hoyer sparsity of W", "Σ(1 - γ), epochs")
     return drawing
@@ -495,7 +495,7 @@ def draw_assumption() -> Figure:
         x = np.linspace(0, numbers.descent_steps(), len(last))
         left.plot(x, last, label=text, **style)
         right.plot(x, numbers.descent_curve(penalty, "log_likelihood"), **style)
-    left.legend(fontsize=9, frameon=False)
+    left.legend(fontsize=FONT["legend"], frameon=False)
     left.set(yscale="log")
     label(left, "last three terms", "steps of descent")
     label(right, "log-likelihood, nats", "steps of descent")
@@ -586,7 +586,7 @@ def draw_heldout() -> Figure:
         panel.plot(found.mean, row, "o", color=BLUE)
     panel.axvline(0, color=BLACK, linewidth=1)
     panel.set_yticks(range(len(shown)), [name for _, name in shown])
-    label(panel, "Points of test error gained over SGD", "percentage points")
+    label(panel, "Test error gained over SGD", "percentage points")
     return drawing
 
 

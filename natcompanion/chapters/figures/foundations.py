@@ -10,6 +10,7 @@ from natcompanion.chapters.figures.drawing import Drawing
 from natcompanion.chapters.figures.style import (
     BLACK,
     BLUE,
+    FONT,
     GREEN,
     ORANGE,
     PURPLE,
@@ -136,9 +137,9 @@ def draw_six(samples: int, targets: str, w: float) -> Figure:
     label(plane, "One length, six rulers", "change of v", "change of w")
     for row, (name, (text, color, line, width)) in enumerate(reversed(NAMES.items())):
         bars.plot([0, 0.2], [row, row], line, color=color, linewidth=width)
-        bars.text(0.25, row, text, va="center", fontsize=11)
+        bars.text(0.25, row, text, va="center", fontsize=FONT["tick"])
         apart = f"differs by {digits(gaps[name])}" if gaps[name] else "equal"
-        bars.text(1.45, row, apart, va="center", fontsize=11)
+        bars.text(1.45, row, apart, va="center", fontsize=FONT["tick"])
     bars.set(xlim=(0, 2.2), ylim=(-0.7, 5.7))
     bars.set_axis_off()
     return drawing
@@ -221,9 +222,11 @@ def draw_paths() -> Figure:
         plane.plot(*numbers.path(name).T, line, color=color, linewidth=width, label=text)
     plane.plot(*numbers.START, "o", color=BLACK, markersize=8)
     plane.plot(*numbers.TEACHER, "*", color=BLACK, markersize=12)
-    plane.annotate("start", numbers.START, (8, -2), textcoords="offset points", fontsize=11)
     plane.annotate(
-        "lowest loss", numbers.TEACHER, (-4, 10), textcoords="offset points", fontsize=11
+        "start", numbers.START, (8, -2), textcoords="offset points", fontsize=FONT["tick"]
+    )
+    plane.annotate(
+        "lowest loss", numbers.TEACHER, (-4, 10), textcoords="offset points", fontsize=FONT["tick"]
     )
     label(plane, "Two rules, each in two coordinates", "v", "w")
     legend_below(drawing, plane)
@@ -259,7 +262,9 @@ def draw_damping() -> Figure:
     lams = np.geomspace(1e-4, 1e4, 80)
     apart.loglog(lams, [numbers.damped_apart(lam) for lam in lams], color=BLUE, linewidth=2.5)
     apart.axhline(numbers.apart(0.001, False), color=ORANGE, linestyle="--", linewidth=2)
-    apart.text(1.5e-4, 1.25 * numbers.apart(0.001, False), "gradient", color="0.2", fontsize=11)
+    apart.text(
+        1.5e-4, 1.25 * numbers.apart(0.001, False), "gradient", color="0.2", fontsize=FONT["tick"]
+    )
     apart.set_ylim(3e-3, 120)
     label(apart, "Two coordinates end apart (steps)", "damping λ")
     return drawing

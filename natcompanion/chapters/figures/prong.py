@@ -166,7 +166,7 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
         curve(panels[1], (eps, text, "whitened"), color, name, text == T)
         curve(panels[1], (eps, text, "fan-in"), color, "", text == T, "--")
     panels[1].plot([], [], "--", color="0.4", label="fan-in start")
-    panels[0].set(ylim=(2.5, 900), xlim=(0, updates[-1]))
+    panels[0].set(ylim=(2.5, 1500), xlim=(0, updates[-1]))
     label(panels[0], f"T: {T}", "updates", "error", "upper right")
     label(panels[1], f"ε: {eps:g}", "updates", "", "upper right")
     for panel in panels:
@@ -248,14 +248,15 @@ def draw_fisher(eps: float, covariance: str) -> Figure:
     for panel, (title, F) in zip(panels, pair.items(), strict=True):
         image = panel.imshow(
             (F.abs() / F.abs().max()).clamp_min(1e-4).numpy(),
-            norm=LogNorm(1e-4, 1),
-            cmap="viridis",
+            norm=LogNorm(1e-8, 1),  # its upper half: from white to blue
+            cmap="RdBu",
             interpolation="antialiased",
         )
         panel.set(xticks=[], yticks=[])
         label(panel, title)
     place = drawing.add_axes((0.1, 0.1, 0.8, 0.035))
     drawing.colorbar(image, cax=place, orientation="horizontal")
+    place.set_xlim(1e-4, 1)
     place.tick_params(labelsize=FONT["tick"])
     return drawing
 

@@ -131,7 +131,7 @@ def _mark(panel: Axes, points: list[torch.Tensor]) -> None:
             (float(point[1]), float(point[0])),
             (6, 6),
             textcoords="offset points",
-            fontsize=11,
+            fontsize=FONT["tick"],
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "0.5"},
         )
 
@@ -554,7 +554,7 @@ def draw_rivals() -> Figure:
     above.axhline(numbers.rival_target(), color="0.7", linewidth=1, zorder=0)
     below.set_yticks(range(len(LINES)), list(reversed(numbers.RIVALS.values())))
     label(above, "Training loss, median of the seeds", "updates")
-    label(below, "Test error", "per cent, where the validation loss is least")
+    label(below, "Test error", "per cent, at the least validation loss")
     legend_below(drawing, above, reverse=True)
     return drawing
 

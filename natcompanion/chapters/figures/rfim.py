@@ -460,7 +460,7 @@ def draw_ranks(layer: str, activation: str) -> Figure:
         (found.rfim_bound, ":", BLACK, "bound $n D_h$, or all parameters"),
         (found.block_bound, ":", "0.55", "bound $n$, or all parameters"),
         (found.rfim, "o-", BLUE, "RFIM of the layer"),
-        (found.block, "s-", VERMILLION, "its block of the Fisher matrix"),
+        (found.block, "s-", VERMILLION, "its Fisher block"),
     ):
         panel.plot(found.n, ranks, style, color=color, linewidth=1.8, markersize=5, label=text)
     panel.set(xlim=(0, 61), ylim=(0, 78))

@@ -155,7 +155,7 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
     def curve(
         panel: Axes, at: tuple[float, str, str], color: str, name: str, heavy: bool, line: str = "-"
     ) -> None:
-        error = np.minimum(numbers.sensitivity_curve(*at, rate), 1e3)
+        error = np.minimum(numbers.sensitivity_curve(*at, rate), 100)
         width = 3.2 if heavy else 1.3
         panel.plot(updates, error, line, color=color, linewidth=width, label=name or None)
 
@@ -166,7 +166,7 @@ def draw_sensitivity(eps: float, T: str, rate: float) -> Figure:
         curve(panels[1], (eps, text, "whitened"), color, name, text == T)
         curve(panels[1], (eps, text, "fan-in"), color, "", text == T, "--")
     panels[1].plot([], [], "--", color="0.4", label="fan-in start")
-    panels[0].set(ylim=(2.5, 1500), xlim=(0, updates[-1]))
+    panels[0].set(ylim=(2.5, 4000), xlim=(0, updates[-1]))
     label(panels[0], f"T: {T}", "updates", "error", "upper right")
     label(panels[1], f"ε: {eps:g}", "updates", "", "upper right")
     for panel in panels:

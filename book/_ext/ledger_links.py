@@ -322,12 +322,12 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def connect_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put under each section of a chapter the claims, the equations and the errata that it treats,
-    each by its own name: several may be of one place of the paper.
+    """Put under each section of a chapter, folded, the claims, the equations and the errata that it
+    treats, each by its own name: several may be of one place of the paper.
     """
     paper = page_name(docname)
     sections = app.env.ledger_sections[paper]
-    lines = defaultdict(list)
+    lines, counts = defaultdict(list), defaultdict(list)
     for title, name in TREATED.items():
         treated = defaultdict(list)
         for entry, anchor in zip(ledger.load(name, paper), pages.anchors(name, paper), strict=True):
@@ -335,10 +335,17 @@ def connect_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None
                 treated[found.section.anchor].append((label(name, entry), f"{name}.html#{anchor}"))
         for anchor, links in treated.items():
             lines[anchor].append(line_of(title, links))
+            counts[anchor].append(f"{title.lower()} {len(links)}")
     for section in list(doctree.findall(nodes.section)):
         below = section.first_child_matching_class(nodes.section)
         place = len(section) if below is None else below
-        section[place:place] = lines[section["ids"][0]]
+        if found := lines[anchor := section["ids"][0]]:
+            summary = f"<summary>In the ledgers: {', '.join(counts[anchor])}</summary>"
+            section[place:place] = [
+                nodes.raw("", f'<details class="ledger-lines">{summary}', format="html"),
+                *found,
+                nodes.raw("", "</details>", format="html"),
+            ]
 
 
 def label(name: str, entry: ledger.Entry) -> str:

@@ -340,7 +340,7 @@ def connect_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None
         below = section.first_child_matching_class(nodes.section)
         place = len(section) if below is None else below
         if found := lines[anchor := section["ids"][0]]:
-            summary = f"<summary>In the ledgers: {', '.join(counts[anchor])}</summary>"
+            summary = f"<summary>{', '.join(counts[anchor]).capitalize()}</summary>"
             section[place:place] = [
                 nodes.raw("", f'<details class="ledger-lines">{summary}', format="html"),
                 *found,

@@ -23,6 +23,7 @@ UNREAD = {
     "headerlink",
     "ledger-here",
     "ledger-line",
+    "ledger-lines",
     "nc-explore",
     "records-note",
 }

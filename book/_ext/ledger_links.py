@@ -388,7 +388,8 @@ def connect_functions(doctree: nodes.document) -> None:
             uri = f"../equations.html#{anchor}"
             line += nodes.reference("", "", nodes.Text(text), internal=True, refuri=uri)
             line += nodes.Text("." if entry is computed[ids[0]][-1] else ", ")
-        description[content] += line
+        below = description[content].first_child_matching_class(addnodes.desc)
+        description[content].insert(len(description[content]) if below is None else below, line)
 
 
 def copy_evidence(app: Sphinx, exception: Exception | None) -> None:

@@ -124,7 +124,7 @@ def numbers_of_the_page(browser: Browser, site: Path, chapter: str) -> list[str]
     """Return the numbers in the prose of the built page."""
     page = browser.new_page()
     page.goto((site / "book" / f"{chapter}.html").as_uri())
-    without = ".math, .cell, .nc-figure, .headerlink, .ledger-line, .records-note, script, style"
+    without = ".math, .cell, .nc-figure, .headerlink, .ledger-lines, .records-note, script, style"
     prose = page.locator("article.bd-article").evaluate_all(PROSE, without)
     page.close()
     return NUMBER.findall(prose)

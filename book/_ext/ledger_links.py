@@ -381,15 +381,16 @@ def connect_functions(doctree: nodes.document) -> None:
         ids = signature["ids"]
         if not (ids and computed[ids[0]]):
             continue
-        line = nodes.paragraph("", "Equations: ", classes=["ledger-line"])
-        for entry in computed[ids[0]]:
-            anchor = f"{entry.paper}-eq-{pages.slug(str(entry.number))}"
-            text = f"{entry.paper} {entry.number}"
-            uri = f"../equations.html#{anchor}"
-            line += nodes.reference("", "", nodes.Text(text), internal=True, refuri=uri)
-            line += nodes.Text("." if entry is computed[ids[0]][-1] else ", ")
+        links = [
+            (
+                f"{entry.paper} {entry.number}",
+                f"../equations.html#{entry.paper}-eq-{pages.slug(str(entry.number))}",
+            )
+            for entry in computed[ids[0]]
+        ]
         below = description[content].first_child_matching_class(addnodes.desc)
-        description[content].insert(len(description[content]) if below is None else below, line)
+        place = len(description[content]) if below is None else below
+        description[content].insert(place, line_of("Equations", links))
 
 
 def copy_evidence(app: Sphinx, exception: Exception | None) -> None:

@@ -93,7 +93,10 @@ def sets_file(folder: Path | None = None) -> Path:
 
 def read_sets(folder: Path | None = None) -> Sets:
     """Return the content of :func:`sets_file`; empty if there is none."""
-    path = sets_file(folder)
+    return _content(sets_file(folder))
+
+
+def _content(path: Path) -> dict:
     return loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -178,8 +181,7 @@ def turned_file(folder: Path | None = None) -> Path:
 
 def read_turned(folder: Path | None = None) -> Turned:
     """Return the content of :func:`turned_file`; empty if there is none."""
-    path = turned_file(folder)
-    return loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return _content(turned_file(folder))
 
 
 def learn(checks: Iterable[Check], folder: Path | None = None) -> None:

@@ -457,18 +457,27 @@ def describe_columns(where: str) -> str:
     )
 
 
+def _curves(where: str, keys: tuple[str, str], first: int = 0) -> tuple[Figure, list[Axes]]:
+    """Return a figure of two panels with the medians of two keys against the number of updates,
+    from a look on.
+    """
+    drawing, panels = figure(6.8, 2, sharex=True)
+    for column in numbers.columns(where):
+        for panel, key in zip(panels, keys, strict=True):
+            text, color = numbers.COLUMNS[column], COLUMNS[column]
+            updates, values = numbers.curve(where, column, key)
+            panel.plot(updates[first:], values[first:], color=color, linewidth=2, label=text)
+    label(panels[1], "Test error, per cent", "updates (minibatch SGD makes 20 in one)")
+    return drawing, panels
+
+
 def draw_curves(where: str) -> Figure:
     """Training loss and test error against the number of updates, median over the seeds (Figure
     4).
     """
-    drawing, panels = figure(6.8, 2, sharex=True)
-    for column in numbers.columns(where):
-        for panel, key in zip(panels, ("train", "test"), strict=True):
-            text, color = numbers.COLUMNS[column], COLUMNS[column]
-            panel.plot(*numbers.curve(where, column, key), color=color, linewidth=2, label=text)
+    drawing, panels = _curves(where, ("train", "test"))
     panels[0].set_yscale("log")
     label(panels[0], "Training loss (cross-entropy)")
-    label(panels[1], "Test error, per cent", "updates (minibatch SGD makes 20 in one)")
     legend_below(drawing, panels[0])
     return drawing
 
@@ -485,24 +494,18 @@ def describe_curves(where: str) -> str:
 
 
 SHOWN = 3
-"""The first look that is drawn, after 15 updates."""
+"""The first look that is drawn, after 15 updates; before it the errors fall from 90 per cent."""
 
 
 def draw_stopped(where: str) -> Figure:
     """Validation and test error against the number of updates, median over the seeds; a dot for
     each seed where it stops.
     """
-    drawing, panels = figure(6.8, 2, sharex=True)
+    drawing, panels = _curves(where, ("validation", "test"), SHOWN)
     for column in numbers.columns(where):
-        text, color = numbers.COLUMNS[column], COLUMNS[column]
-        for panel, key in zip(panels, ("validation", "test"), strict=True):
-            updates, errors = numbers.curve(where, column, key)
-            later = slice(SHOWN, None)  # before that the errors fall from 90 per cent
-            panel.plot(updates[later], errors[later], color=color, linewidth=2, label=text)
         ends = numbers.stopped_updates(where, column), numbers.tests(where, column)
-        panels[1].plot(*ends, "o", color=color, alpha=0.6)
+        panels[1].plot(*ends, "o", color=COLUMNS[column], alpha=0.6)
     label(panels[0], "Validation error, per cent")
-    label(panels[1], "Test error, per cent", "updates (minibatch SGD makes 20 in one)")
     legend_below(drawing, panels[0])
     return drawing
 

@@ -5,7 +5,13 @@ import numpy as np
 from natcompanion.chapters.numbers import stored
 from natcompanion.chapters.numbers.searching import Choice, Race, counted
 from natcompanion.chapters.show import Table
-from natcompanion.chapters.statistics import Interval, geometric_mean, interval, ratio_interval
+from natcompanion.chapters.statistics import (
+    Interval,
+    best,
+    geometric_mean,
+    interval,
+    ratio_interval,
+)
 
 NETWORKS = {"layers": "two hidden layers", "convolution": "two convolutions"}
 COVARIANCES = {"hidden": "cov(h, h)", "visible": "cov(v, h)"}
@@ -27,7 +33,7 @@ def _searched(problem: str, by: str, method: str) -> float:
 
 def penalized(problem: str, by: str) -> str:
     """Return which covariance the search penalizes: that with the better best setting."""
-    return min(COVARIANCES, key=lambda method: _searched(problem, by, method))
+    return best((method, _searched(problem, by, method)) for method in COVARIANCES)
 
 
 def penalty_choice(problem: str, by: str, method: str) -> Choice:

@@ -253,6 +253,7 @@ SMALL = {
     "boltzmann_heldout": {"epochs": 1, "size": 4, "final_inits": 1},
     "boltzmann_edge": {"epochs": 1, "size": 4},
     "boltzmann_whitened": {"epochs": 1, "size": 5, "hidden": 4},
+    "boltzmann_network": {"method": "hidden", "gamma": 0.1, "updates": 2, "every": 1},
     "boltzmann_projections": {"draws": 3, "ks": (1, 10), "size": 5},
 }
 

@@ -71,7 +71,7 @@ def test_ranks_and_their_bounds_are_told_apart():
     found = numbers.ranks("second", "relu")
     curves = lines(figures.draw_ranks("second", "relu"))
     assert curves["RFIM of the layer"][1].tolist() == found.rfim
-    assert curves["its block of the Fisher matrix"][1].tolist() == found.block
+    assert curves["its Fisher block"][1].tolist() == found.block
     assert curves["bound $n$, or all parameters"][1].tolist() == found.block_bound
 
 

@@ -23,7 +23,7 @@ book: $(INSTALLED) $(VENDOR) ## Execute every chapter and write the pages to _bu
 install: $(INSTALLED) $(VENDOR) $(BROWSER) ## Everything that the other commands need: environment, JavaScript, Chromium
 
 test: ## Everything: format, library, chapters, ledgers, pages in a browser; a failure does not hide the next
-	@$(MAKE) --no-print-directory --keep-going install check test-unit test-notebooks test-pages
+	@$(MAKE) --no-print-directory --keep-going install check test-unit test-pages
 
 check: $(INSTALLED) ## Lint, format and types: seconds, the first time a minute
 	$(call stage,$(PY) -m ruff check -q . \
@@ -34,10 +34,10 @@ test-unit: $(INSTALLED) ## The library, its docstrings' examples and the chapter
 	$(call stage,OMP_NUM_THREADS=1 $(PY) -m pytest tests natcompanion \
 	  --doctest-modules --ignore=tests/book -q -n $(WORKERS))
 
-test-notebooks: $(INSTALLED) ## Every chapter run again and compared with its stored outputs
+test-notebooks: $(INSTALLED) ## Every chapter run again and compared with its stored outputs, without the pages
 	$(call stage,$(PY) -m pytest --nbval book/ -q -n $(WORKERS) --dist loadfile)
 
-test-pages: book $(BROWSER) ## Ledgers, the build, and the rendered pages in Chromium without a network
+test-pages: book $(BROWSER) ## The book: stored outputs, ledgers, and the rendered pages in Chromium without a network
 	$(call stage,$(PY) -m pytest tests/book -q -n $(WORKERS) --dist loadfile)
 
 test-anywhere: $(INSTALLED) ## Unit tests and notebooks with the instructions of other processors

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_cache import get_cache
 
-from natcompanion.chapters.regression import VIEW, spread_of
+from natcompanion.chapters.regression import VIEW, compare, spread_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "tests" / "book" / "mini" / "book" / "chapter.ipynb"
@@ -120,6 +121,29 @@ def test_notebook_is_stored_in_canonical_form(path):
 @every_notebook
 def test_notebook_can_be_compared_with_a_fresh_run(path):
     assert form_problems(read(path)) == []
+
+
+def differences(stored: nbformat.NotebookNode, fresh: nbformat.NotebookNode) -> list[str]:
+    """Return how the outputs of a fresh run differ from the stored ones."""
+    return [
+        f"cell {before.id}: {line}"
+        for before, now in zip(stored.cells, tool.canonical(fresh).cells, strict=True)
+        if before.cell_type == "code"
+        for line in compare(before.outputs, now.outputs, spread_of(before.metadata))
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
+def test_what_the_pages_ran_is_what_is_stored(site, path):
+    cache = get_cache(site.parent / ".jupyter_cache")
+    assert differences(read(path), cache.merge_match_into_notebook(read(path))[1]) == []
+
+
+def test_another_output_is_a_difference():
+    assert differences(read(MINI), read(MINI)) == []
+    other = spoil(outputs=[nbformat.v4.new_output("stream", text="12.5")])
+    found = differences(read(MINI), other)
+    assert found and all(line.startswith(f"cell {other.cells[-1].id}: ") for line in found)
 
 
 @every_notebook

@@ -121,3 +121,40 @@ def test_path_does_not_depend_on_a_linear_change_of_parameters(centred):
             (outputs(A, damping) - outputs(torch.eye(3, dtype=torch.float64), damping)).abs().max()
         )
         assert (gap < 1e-5) is invariant
+
+
+@pytest.mark.parametrize("matrix", ["gradient_covariance", "empirical_fisher"])
+def test_a_step_of_the_covariance_is_as_fast_in_all_coordinates_but_not_in_all_places(matrix):
+    """Section 4.1, "at the same speed". A step has a length of 0.001 in a metric, and its speed is
+    the KL divergence in units of that length. The Fisher matrix fixes it to 1; the covariance has
+    the same in all linear coordinates of a place, but another one in another place. With the
+    identity the coordinates count.
+    """
+    likelihood, length = Bernoulli(), 1e-3
+    x, t = batch(likelihood, n=20, o=1)
+    A = torch.tensor([[2.0, 0.3, 0.0], [0.0, 0.5, 0.1], [0.4, 0.0, 1.5]], dtype=torch.float64)
+    places = torch.tensor([[[0.0, 0.0, 0.0]], [[1.0, -2.0, 0.5]], [[4.0, 3.0, -5.0]]]).double()
+
+    def speed(metric, place, change):
+        model, inputs = torch.nn.Linear(3, 1).double(), x @ change.T
+        with torch.no_grad():
+            model.weight.copy_(place @ torch.linalg.inv(change))
+            model.bias.zero_()
+        M, g = metric(model, inputs), mean_gradient(model, inputs, t, likelihood)
+        d = torch.linalg.solve(M, g)
+        d = -length * d / (d @ M @ d).sqrt()
+        before, after = (
+            reference.outputs(model, vector(model) + step, inputs) for step in (0 * d, d)
+        )
+        return float(likelihood.kl(before, after).mean()) / (0.5 * length**2)
+
+    def speeds(metric):
+        coordinates = torch.eye(3, dtype=torch.float64), A
+        return torch.tensor([[speed(metric, p, change) for p in places] for change in coordinates])
+
+    one, other = speeds(lambda model, x: reference.fisher(model, x, likelihood))
+    assert torch.allclose(one, torch.ones(3), rtol=0.01) and torch.allclose(one, other, rtol=1e-4)
+    one, other = speeds(lambda model, x: getattr(reference, matrix)(model, x, t, likelihood))
+    assert torch.allclose(one, other, rtol=1e-4) and one.max() > 2 * one.min()
+    one, other = speeds(lambda model, _: torch.eye(4, dtype=torch.float64))
+    assert not torch.allclose(one, other, rtol=0.2)

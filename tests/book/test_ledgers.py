@@ -88,6 +88,7 @@ MEASURES_OF_MOVES = [
     ("prong-conditioning", "ε = 0.1", "reduction('raw', eps=0.1)"),
     ("prong-conditioning", "second moment", "reduction('raw', 'as printed')"),
     ("prong-conditioning-tail", "ε = 0.1", "reduction('tail', eps=0.1)"),
+    ("prong-epsilon-or-step-size", "ε = 0.001", "bases_where_eps_wins((0.1, 0.01, 0.001))"),
     ("whitening-approximate-metric", "100 % noise", "guess_faster('noise_1')"),
     ("rfim-figure5-variation", "Fashion-MNIST", "variation_ratio('fashion')"),
     ("rfim-figure5-fashion-variation", "digits", "variation_ratio('digits')"),

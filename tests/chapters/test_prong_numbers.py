@@ -297,6 +297,7 @@ def test_lower_epsilon_wins_only_where_the_whole_interval_is_below_one(
     longer = {"eps": 0.01, "period": 10, "start": "whitened", "rates": [0.01], "every": 4}
     book.add("prong_sensitivity.chapter", longer | {"updates": 8, "repeats": 2}, {"train": []})
     assert prong.bases_where_eps_wins() == wins
+    assert prong.bases_where_eps_wins((0.1,)) == (from_large[1] < 0.9)
 
 
 def test_final_errors_by_the_interval(book):

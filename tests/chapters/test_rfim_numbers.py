@@ -569,7 +569,8 @@ def test_step_times_are_in_units_of_sgd(write):
     assert rfim.step_time("rngd") == approx(geometric(2, 4, 5, 20))
     assert rfim.step_time("rngd") == rfim.step_time_interval("rngd").mean
     assert rfim.step_time("sgd") == 1
-    assert rfim.epoch_seconds().mean == approx(0.55 * 35 / 4)
+    assert rfim.epoch_seconds("rngd").mean == approx(0.55 * 35 / 4)
+    assert rfim.epoch_seconds("rngd_every_batch").mean == approx(0.55 * 3)
     assert cells(rfim.step_table())[4] == ["RNGD, T = 100", "5.32"]
 
 

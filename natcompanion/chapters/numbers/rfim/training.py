@@ -217,9 +217,9 @@ def step_table() -> Table:
     )
 
 
-def epoch_seconds() -> Interval:
-    """Seconds of 550 iterations of RNGD."""
-    return interval(550 * stored("rfim_step_time.quick").values("rngd") / 1000)
+def epoch_seconds(way: str) -> Interval:
+    """Seconds of 550 iterations by a way of training."""
+    return interval(550 * stored("rfim_step_time.quick").values(way) / 1000)
 
 
 # ---- Claims

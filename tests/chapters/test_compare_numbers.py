@@ -31,7 +31,7 @@ def add(tmp_path):
         settings = {"problem": problem, "method": method, "lr": lr, "momentum": 0.9}
         settings |= {"second": 0.0, "start": "sigmoid", "period": 100, "every": 10, "updates": 40}
         settings |= more
-        record = Result("compare", preset, seed, settings, found, "cpu", 1, 0.0, None, {})
+        record = Result("compare", preset, seed, settings, found, "cpu", 2, 3.0, None, {})
         store.append(record, tmp_path)
 
     with numbers.results(tmp_path):
@@ -131,6 +131,7 @@ def test_cost_is_of_an_update(arena):
     assert compare.milliseconds("autoencoder", "prong") == pytest.approx(1)
     searches, reports = 2 * 6 * 6 * 0.04, 2 * 5 * (5 * 0.04 + 0.16)
     assert float(compare.core_minutes()) == pytest.approx((searches + reports) / 60, rel=0.01)
+    assert float(compare.all_minutes()) == pytest.approx(2 * (6 * 6 + 5 * 6) * 2 * 3 / 60, rel=0.01)
 
 
 def test_the_table_says_what_was_chosen_and_when_it_arrives(arena):

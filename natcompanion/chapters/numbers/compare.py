@@ -212,13 +212,22 @@ def at_an_edge(problem: str) -> str:
 
 
 def core_minutes() -> str:
-    """Return the processor time of the whole comparison, search and report, in minutes."""
-    total = sum(
-        record["clock"][-1]
-        for preset in ("tuning", "chapter")
-        for record in stored(f"compare.{preset}")
-    )
-    return significant(total / 60)
+    """Return the processor time of training in the whole comparison, search and report, in
+    minutes.
+    """
+    return significant(sum(record["clock"][-1] for record in everything()) / 60)
+
+
+def all_minutes() -> str:
+    """Return the same with all else that the runs did: the core-seconds of the claims, in
+    minutes.
+    """
+    return significant(sum(record.seconds * record.threads for record in everything()) / 60)
+
+
+def everything() -> list[Result]:
+    """Return the runs of the search and of the report."""
+    return [record for preset in ("tuning", "chapter") for record in stored(f"compare.{preset}")]
 
 
 def arrived(problem: str, method: str) -> str:

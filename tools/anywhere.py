@@ -1,7 +1,8 @@
 """Run unit tests and notebooks as other processors would: ``python tools/anywhere.py [--all]``.
 
 Environment variables choose which instructions ATen, MKL and oneDNN use; they are read when Python
-starts, so every setting is a process of its own. A handful runs by default, all with ``--all``.
+starts, so every setting is a process of its own. A handful runs by default, without what this
+processor does by itself and ``make test`` has run; all with ``--all``.
 """
 
 import argparse
@@ -51,6 +52,23 @@ EVERY = {
 }
 
 
+def own() -> str:
+    """Return the instructions that ATen chooses here by itself: default, avx2, avx512."""
+    asked = "import torch; print(torch.backends.cpu.get_cpu_capability().lower())"
+    return subprocess.check_output(
+        [sys.executable, "-c", asked], cwd=ROOT, env=environment({}), text=True
+    ).strip()
+
+
+def other(settings: dict[str, tuple], own: str) -> dict[str, tuple]:
+    """Return the settings without that of this processor's own instructions."""
+    return {
+        name: setting
+        for name, setting in settings.items()
+        if setting[0].get("ATEN_CPU_CAPABILITY") != own
+    }
+
+
 def environment(setting: dict[str, str]) -> dict[str, str]:
     """Return this environment with one thread, and no choice of instructions but the setting's."""
     kept = {key: value for key, value in os.environ.items() if key not in CHOOSING}
@@ -76,7 +94,9 @@ def main() -> int:
     if parser.parse_args().all:
         settings = {name: (setting, ("unit", "notebooks")) for name, setting in EVERY.items()}
     else:
-        settings = HANDFUL
+        settings = other(HANDFUL, own())
+        for name in HANDFUL.keys() - settings.keys():
+            print(f"== {name}: as this processor by itself, in make test", flush=True)
     passed = [
         run(name, setting, suite)
         for name, (setting, suites) in settings.items()

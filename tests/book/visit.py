@@ -194,6 +194,7 @@ def visit(
 ) -> Visit:
     """Open one page, in every width and theme, move its sliders, and return what happened.
 
+    Without ``layouts`` it is opened only: an address changes neither its widths nor its sliders.
     What is drawn before is looked at; figures that compute in the page have tests of their own.
     With ``looks``, the page is read for barriers as well; see :mod:`read`.
     """
@@ -220,7 +221,8 @@ def visit(
                 read_layout(page, result, looks)
         if looks is not None:
             read.unfold(page, False)
-        result.sliders = list(walk(page))
+        if layouts:
+            result.sliders = list(walk(page))
     finally:
         context.close()
     return result

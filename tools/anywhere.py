@@ -14,9 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CHOOSING = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-NUMERIC = " and ".join(
-    f"not {word}" for word in ("figures", "drawings", "isolation", "packaging", "cli", "data_files")
-)
+WITHOUT_NUMBERS = ("figures", "drawings", "isolation", "packaging", "cli", "data_files")
+WITHOUT_NUMBERS += ("test_sweeps", "test_fingerprint", "test_mutation", "test_tools")
+NUMERIC = " and ".join(f"not {word}" for word in WITHOUT_NUMBERS)
 UNIT = ("tests", "--ignore=tests/book", "--dist", "loadfile")
 SUITES = {
     "unit": UNIT,

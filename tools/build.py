@@ -14,32 +14,31 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import nbformat
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
-from jupyter_cache.executors.utils import single_nb_execution
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
-from notebooks import chapters, environment
+from notebooks import chapters, environment, run
 
 MAIN = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
-AT_ONCE = min(os.cpu_count() or 1, 4)  # a chapter takes up to 1 GB
+CORES = os.cpu_count() or 1
+AT_ONCE = min(CORES, 4)  # a chapter takes up to 1 GB
 
 
 def executed(path: Path) -> NotebookNode | None:
     """Run a notebook and return it with its outputs; None if a cell fails."""
-    notebook = nbformat.read(path, as_version=4)
-    done = single_nb_execution(notebook, cwd=str(path.parent), timeout=300, allow_errors=False)
-    return None if done.err else done.nb
+    try:
+        return run(path, widgets=True)
+    except (CellExecutionError, CellTimeoutError):
+        return None
 
 
-def execute(folder: Path, environ: dict[str, str]) -> None:
+def execute(folder: Path) -> None:
     """Run the notebooks of a book, the longest first, and keep their outputs for its pages."""
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE))}
     paths = sorted(chapters(folder / "book"), key=lambda path: -path.stat().st_size)
     cache = get_cache(folder / "_build" / ".jupyter_cache")
-    with ProcessPoolExecutor(
-        AT_ONCE, initializer=os.environ.update, initargs=(threads | environ,)
-    ) as pool:
+    threads = ("OMP_NUM_THREADS", str(CORES // AT_ONCE))
+    with ProcessPoolExecutor(AT_ONCE, initializer=os.environ.setdefault, initargs=threads) as pool:
         for path, notebook in zip(paths, pool.map(executed, paths), strict=True):
             print(f"{path.name}: {'executed' if notebook else 'FAILED'}", flush=True)
             if notebook:
@@ -54,10 +53,11 @@ def build(folder: Path) -> int:
         shutil.rmtree(output / old, ignore_errors=True)
     (output / ".complete").unlink(missing_ok=True)
     command = [sys.executable, "-c", MAIN, "build", str(folder), "--all", "-W", "--keep-going"]
+    execute(folder)
     with tempfile.TemporaryDirectory() as profile:
-        environ = environment(Path(profile))
-        execute(folder, environ)
-        status = subprocess.run(command, check=False, cwd=folder, env=environ).returncode
+        status = subprocess.run(
+            command, check=False, cwd=folder, env=environment(Path(profile))
+        ).returncode
     if status == 0:
         for source_map in (output / "html" / "_static").rglob("*.map"):
             source_map.unlink()

@@ -113,20 +113,26 @@ def dumps(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 
-def execute(path: Path) -> bool:
-    """Run one notebook, write it in canonical form, and return whether the file changed."""
-    before = path.read_text(encoding="utf-8")
-    notebook = nbformat.reads(before, as_version=4)
+def run(path: Path, widgets: bool = False) -> NotebookNode:
+    """Return a notebook with the outputs of a fresh run and, if asked, its widgets' state."""
+    notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
         timeout=300,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
-        store_widget_state=False,
+        store_widget_state=widgets,
     )
     with tempfile.TemporaryDirectory() as folder:
         client.execute(env=environment(Path(folder)))
+    return notebook
+
+
+def execute(path: Path) -> bool:
+    """Run one notebook, write it in canonical form, and return whether the file changed."""
+    before = path.read_text(encoding="utf-8")
+    notebook = run(path)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = prose.fill(path.stem, cell.source)

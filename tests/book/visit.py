@@ -194,7 +194,6 @@ def visit(
 ) -> Visit:
     """Open one page, in every width and theme, move its sliders, and return what happened.
 
-    Without ``layouts`` it is opened only: an address changes neither its widths nor its sliders.
     What is drawn before is looked at; figures that compute in the page have tests of their own.
     With ``looks``, the page is read for barriers as well; see :mod:`read`.
     """
@@ -221,8 +220,7 @@ def visit(
                 read_layout(page, result, looks)
         if looks is not None:
             read.unfold(page, False)
-        if layouts:
-            result.sliders = list(walk(page))
+        result.sliders = list(walk(page))
     finally:
         context.close()
     return result

@@ -58,6 +58,13 @@ class Results:
         return dict(Counter(map(state, self.records)))
 
     @property
+    def core_seconds(self) -> float:
+        """The seconds of all runs, times their threads. They are seconds of the clock, so that on a
+        busy machine they are more than the work took.
+        """
+        return sum(record.seconds * record.threads for record in self.records)
+
+    @property
     def dirty(self) -> bool:
         """Whether a record was made by code that no commit holds."""
         return any(record.dirty for record in self.records)

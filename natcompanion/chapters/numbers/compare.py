@@ -25,6 +25,9 @@ RIVALS = ("momentum", "adamw", "muon", "batchnorm", "kfac")
 SETTINGS = ("lr", "momentum", "second", "start", "period")
 """What is chosen for a method; some of it has one value only."""
 
+PRESETS = ("compare.tuning", "compare.chapter")
+"""The runs of the search and those of the report."""
+
 ROUNDING = 1e-12
 """A difference of two losses in float64 may be as large without meaning anything."""
 
@@ -215,19 +218,15 @@ def core_minutes() -> str:
     """Return the processor time of training in the whole comparison, search and report, in
     minutes.
     """
-    return significant(sum(record["clock"][-1] for record in everything()) / 60)
+    total = sum(record["clock"][-1] for preset in PRESETS for record in stored(preset))
+    return significant(total / 60)
 
 
 def all_minutes() -> str:
     """Return the same with all else that the runs did: the core-seconds of the claims, in
     minutes.
     """
-    return significant(sum(record.seconds * record.threads for record in everything()) / 60)
-
-
-def everything() -> list[Result]:
-    """Return the runs of the search and of the report."""
-    return [record for preset in ("tuning", "chapter") for record in stored(f"compare.{preset}")]
+    return significant(sum(stored(preset).core_seconds for preset in PRESETS) / 60)
 
 
 def arrived(problem: str, method: str) -> str:

@@ -129,12 +129,8 @@ def cost(folder: Path | None = None) -> list[tuple[str, str, str, str]]:
 
 
 def core_seconds(name: str, folder: Path | None = None) -> float:
-    """Return the core-seconds of the records of ``experiment.preset``: seconds times threads.
-
-    They are seconds of the clock, so that on a busy machine they are more than the work took.
-    """
-    records = experiments.load(*name.split("."), folder=folder, allow_stale=True)
-    return sum(record.seconds * record.threads for record in records)
+    """Return the core-seconds of the records of ``experiment.preset``."""
+    return experiments.load(*name.split("."), folder=folder, allow_stale=True).core_seconds
 
 
 def rests_on(claim: Claim, folder: Path | None = None) -> set[str]:
